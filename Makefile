@@ -50,7 +50,7 @@ PROCESSES ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run demo demonstrate test test-all test-lowest coverage lint bench against \
+.PHONY: help setup run demo demonstrate test test-all test-link test-lowest coverage lint bench against \
 	simulate kill kill-spark sequences forget soak cut fuzz corpus walk docs promises site lock \
 	release clean
 
@@ -73,6 +73,9 @@ test: $(READY) ## Run the quick tests of every layer (PROCESSES=2, ARGS="-k sess
 
 test-all: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
 	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
+
+test-link: $(READY) ## Run the suites of the official clients with shards that get copies of commands
+	ONIBUS_LINK=copying $(BIN)/python -m pytest -n $(PROCESSES) tests/amqp tests/sqs $(ARGS)
 
 test-lowest: $(LOWEST)/.ready ## Run the quick tests with the lowest versions that are allowed
 	$(LOWEST)/bin/python -m pytest -n $(PROCESSES) -m "not slow" $(ARGS)

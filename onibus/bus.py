@@ -26,26 +26,25 @@ from msgspec.structs import replace
 from onibus.api.log import StampsSetBack
 from onibus.api.operation import ClockInfo
 from onibus.broker import receiving, sending, settling
-from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.broker import Broker
-from onibus.broker.clock import Clock, MovableClock, SystemClock
 from onibus.broker.namespace import NAME
 from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
 from onibus.broker.timekeeping import accept_clock, clock_info
-from onibus.broker.writer import ThreadWriter
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
 from onibus.calls.log import LogCalls
 from onibus.calls.staging import StagingCalls
 from onibus.core.block import NEVER
 from onibus.core.checks import check_whole
+from onibus.core.commands import ListDuplicates, ListSessions
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
-from onibus.core.path.deduplicate import list_duplicates
-from onibus.core.path.session import list_sessions
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
+from onibus.shard.clock import Clock, MovableClock, SystemClock
+from onibus.shard.disk_room import RESERVE_BYTES
+from onibus.shard.writer import ThreadWriter
 from onibus.store.files import make_directory, written_ms
 from onibus.store.interface import OpenStore, Store
 from onibus.store.memory import MemoryStore
@@ -273,7 +272,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
         def listed() -> list[tuple[str | None, int, int]]:
             seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
-            found = [one for seat in seats for one in self.broker.ask(seat, list_duplicates)]
+            found = [one for seat in seats for one in self.broker.apply(seat, ListDuplicates())]
             return sorted(found, key=lambda one: one[1])
 
         return self.tell(listed)
@@ -284,7 +283,8 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         def listed() -> list[SessionInfo]:
             found = self.broker.find(entity)
             seats = [seat for seat in found.seats if seat.partition is not None]
-            return [info for seat in seats for info in self.broker.look(found, seat, list_sessions)]
+            command = ListSessions(found.number)
+            return [info for seat in seats for info in self.broker.use(found, seat, command)]
 
         return self.tell(listed)
 
@@ -373,23 +373,24 @@ class OpeningBus:
         loop = asyncio.get_running_loop()
         bus: Bus
 
-        def call(done: Callable[[], None]) -> None:
-            def run() -> None:
-                done()
-                bus.arm()
+        def run(done: Callable[[], None]) -> None:
+            done()
+            bus.arm()
 
-            loop.call_soon_threadsafe(run)
+        def call(done: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(run, done)
 
         broker = Broker(
             self._clock,
             self._stores,
             self._open_store,
-            lambda name: ThreadWriter(name, call),
+            lambda name: ThreadWriter(name, call, run),
             loop.call_soon,
             self._reserve_bytes,
             self._quotas,
             self._written(),
             self._probe_ms,
+            inline_commits=True,
         )
         bus = Bus(broker, loop)
         broker.open()

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
 from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.settling import Held
+from onibus.broker.entity import Entity
+from onibus.core.commands import (
+    COMPLETE,
+    Command,
+    GetSessionState,
+    HeldSession,
+    ReleaseSession,
+    RenewSession,
+    SetSessionState,
+    Settlement,
+)
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import AcceptedSession
-from onibus.core.lifecycle import Input
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.session import (
-    end_session_lock,
-    held_session,
-    renew_session,
-    set_session_state,
-)
-from onibus.core.path.settle import abandon, defer, reject, renew
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -47,7 +49,7 @@ class Settler:
         self.bus = bus
         self.entity = entity
         #: the session that it holds, with the token that proves it
-        self.session: Held | None = None
+        self.session: HeldSession | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,11 +74,7 @@ class Settler:
                 tokens.append(token_of(cast("ReceivedMessage | bytes", one)))
         if not tokens:
             return
-        await self.bus.ask(
-            lambda reply: settling.complete_all(
-                self.bus.broker, self.entity, tokens, reply, self.session
-            )
-        )
+        await self._settle(tokens, COMPLETE)
 
     async def abandon(
         self,
@@ -87,12 +85,8 @@ class Settler:
     ) -> None:
         """Abandon a message, now or after a delay."""
         token = token_of(message)
-        await self._settle(
-            token,
-            lambda subscription, now, out: abandon(
-                subscription, token, now, out, delay_ms, properties
-            ),
-        )
+        settlement = Settlement("abandon", delay_ms, properties=properties)
+        await self._settle([token], settlement)
 
     async def defer(
         self,
@@ -103,12 +97,8 @@ class Settler:
     ) -> None:
         """Defer a message, to receive it by sequence number; a delay makes it active again."""
         token = token_of(message)
-        await self._settle(
-            token,
-            lambda subscription, now, out: defer(
-                subscription, token, now, out, delay_ms, properties
-            ),
-        )
+        settlement = Settlement("defer", delay_ms, properties=properties)
+        await self._settle([token], settlement)
 
     async def dead_letter(
         self,
@@ -120,29 +110,32 @@ class Settler:
     ) -> None:
         """Move a message to the dead-letter queue."""
         token = token_of(message)
-        await self._settle(
-            token,
-            lambda subscription, now, out: reject(
-                subscription, token, out, reason, description, properties, now
-            ),
+        settlement = Settlement(
+            "dead-letter", reason=reason, description=description, properties=properties
         )
+        await self._settle([token], settlement)
 
     async def renew(self, message: ReceivedMessage | bytes) -> int:
         """Renew a lock for another lock duration; return until when it holds."""
-        token = token_of(message)
-        until: int = await self._settle(
-            token, lambda subscription, now, out: renew(subscription, token, now, out)
-        )
+        until = await self._renew(token_of(message))
         if isinstance(message, ReceivedMessage):
             message.locked_until_ms = until
         return until
 
-    async def _settle(self, token: bytes, act: Any) -> Any:
-        return await self.bus.ask(
-            lambda reply: settling.settle_one(
-                self.bus.broker, self.entity, token, act, reply, self.session
+    async def _settle(self, tokens: list[bytes], settlement: Settlement) -> None:
+        await self.bus.ask(
+            lambda reply: settling.settle_all(
+                self.bus.broker, self.entity, tokens, settlement, reply, self.session
             )
         )
+
+    async def _renew(self, token: bytes, duration_ms: int | None = None) -> int:
+        until: int = await self.bus.ask(
+            lambda reply: settling.renew_one(
+                self.bus.broker, self.entity, token, reply, duration_ms, self.session
+            )
+        )
+        return until
 
 
 class Receiver(Settler):
@@ -194,8 +187,7 @@ class SessionReceiver(Settler):
         super().__init__(bus, entity.name)
         self._entity = entity
         self._seat = seat
-        self._token = accepted.token
-        self.session = (accepted.session_id, accepted.token)
+        self.session: HeldSession = HeldSession(accepted.session_id, accepted.token)
         self.session_id = accepted.session_id
         #: what takes this session over; None if it is held exclusively
         self.lock_token = accepted.takeover
@@ -210,8 +202,7 @@ class SessionReceiver(Settler):
                 self.bus.broker,
                 self._entity,
                 self._seat,
-                self.session_id,
-                self._token,
+                self.session,
                 limit,
                 wait_ms,
                 reply,
@@ -228,7 +219,7 @@ class SessionReceiver(Settler):
                 self.entity,
                 numbers,
                 reply,
-                session=(self.session_id, self._token),
+                session=self.session,
             )
         )
         return received
@@ -236,36 +227,22 @@ class SessionReceiver(Settler):
     async def renew_lock(self) -> int:
         """Renew the session's lock for another lock duration; return until when it holds."""
         self.locked_until_ms = await self._on_session(
-            lambda subscription, session, now, out: renew_session(subscription, session, now, out)
+            RenewSession(self._entity.number, self.session)
         )
         return self.locked_until_ms
 
     async def get_state(self) -> bytes | None:
         """Return the state of the session."""
-        return self.bus.tell(
-            lambda: self.bus.broker.look(
-                self._entity,
-                self._seat,
-                lambda subscription: held_session(subscription, self.session_id, self._token).state,
-            )
-        )
+        command = GetSessionState(self._entity.number, self.session)
+        return self.bus.tell(lambda: self.bus.broker.use(self._entity, self._seat, command))
 
     async def set_state(self, state: bytes | None) -> None:
         """Set the state of the session; None clears it."""
-        await self._on_session(
-            lambda subscription, session, now, out: set_session_state(
-                subscription, session, state, now, out
-            ),
-            state,
-        )
+        await self._on_session(SetSessionState(self._entity.number, self.session, state))
 
     async def close(self) -> None:
         """Release the session and its messages, without counting a delivery."""
-        await self._on_session(
-            lambda subscription, session, now, out: end_session_lock(
-                subscription, session, Input.RELEASE, now, out
-            )
-        )
+        await self._on_session(ReleaseSession(self._entity.number, self.session))
 
     async def __aexit__(
         self,
@@ -279,10 +256,10 @@ class SessionReceiver(Settler):
             # The lock has expired: there is nothing to release.
             return
 
-    async def _on_session(self, act: Any, state: bytes | None = None) -> Any:
-        broker, where = self.bus.broker, (self._entity, self._seat, self.session_id, self._token)
+    async def _on_session(self, command: Command[Any]) -> Any:
+        broker = self.bus.broker
         return await self.bus.ask(
-            lambda reply: settling.on_session(broker, *where, act, reply, state)
+            lambda reply: settling.on_session(broker, self._entity, self._seat, command, reply)
         )
 
 
@@ -331,9 +308,4 @@ class FifoReceiver(Settler):
         """Keep a message in flight for this long from now; 0 makes it visible."""
         if not isinstance(visibility_ms, int):
             raise InvalidArgument("visibility_ms must be a whole number")
-        token = token_of(message)
-        until: int = await self._settle(
-            token,
-            lambda subscription, now, out: renew(subscription, token, now, out, visibility_ms),
-        )
-        return until
+        return await self._renew(token_of(message), visibility_ms)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Self
 from onibus.broker import transacting
 from onibus.broker.entity_rules import with_rule_changed, without_rule
 from onibus.broker.namespace import ChangeRules
-from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN, verb
+from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN
+from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.rules.rule import Rule
-from onibus.core.staged import Change
 from onibus.receiver import Settler, token_of
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Transaction:
 
     async def complete(self, source: Settler | str, *messages: ReceivedMessage | bytes) -> None:
         """Complete messages when the transaction commits."""
-        self._settle(source, messages, verb("complete"))
+        self._settle(source, messages, COMPLETE)
 
     async def abandon(
         self,
@@ -53,7 +53,8 @@ class Transaction:
         properties: dict[str, Any] | None = None,
     ) -> None:
         """Abandon a message when the transaction commits."""
-        self._settle(source, [message], verb("abandon", delay_ms=delay_ms, properties=properties))
+        settlement = Settlement("abandon", delay_ms, properties=properties)
+        self._settle(source, [message], settlement)
 
     async def defer(
         self,
@@ -64,7 +65,8 @@ class Transaction:
         properties: dict[str, Any] | None = None,
     ) -> None:
         """Defer a message when the transaction commits."""
-        self._settle(source, [message], verb("defer", delay_ms=delay_ms, properties=properties))
+        settlement = Settlement("defer", delay_ms, properties=properties)
+        self._settle(source, [message], settlement)
 
     async def dead_letter(
         self,
@@ -76,8 +78,10 @@ class Transaction:
         properties: dict[str, Any] | None = None,
     ) -> None:
         """Dead-letter a message when the transaction commits."""
-        change = verb("dead-letter", reason=reason, description=description, properties=properties)
-        self._settle(source, [message], change)
+        settlement = Settlement(
+            "dead-letter", reason=reason, description=description, properties=properties
+        )
+        self._settle(source, [message], settlement)
 
     async def create_rule(self, subscription: str, rule: Rule) -> None:
         """Add a rule to a subscription when the transaction commits (P11).
@@ -107,12 +111,15 @@ class Transaction:
         self._gathered.rollback()
 
     def _settle(
-        self, source: Settler | str, messages: Sequence[ReceivedMessage | bytes], change: Change
+        self,
+        source: Settler | str,
+        messages: Sequence[ReceivedMessage | bytes],
+        settlement: Settlement,
     ) -> None:
         name = source.entity if isinstance(source, Settler) else source
         session = source.session if isinstance(source, Settler) else None
         tokens = [token_of(message) for message in messages]
-        self._bus.tell(lambda: self._gathered.settle(name, tokens, change, session))
+        self._bus.tell(lambda: self._gathered.settle(name, tokens, settlement, session))
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,6 +1,6 @@
 """Folders of `onibus` stand in an order, and each imports only itself and those before it.
 
-    core → api, store → broker → the facade (bus.py, and onibus itself) → testing
+    core → api, store → shard → broker → the facade (bus.py, and onibus itself) → testing
 
 The core does no I/O, reads no clock and draws no randomness: time and seeds are arguments. Only
 our own imports are looked at; what numpy or pyarrow import is theirs.
@@ -19,21 +19,22 @@ LAYERS = {
     "onibus.api": 1,
     "onibus.extras": 1,
     "onibus.store": 1,
-    "onibus.broker": 2,
-    "onibus.bus": 3,
-    "onibus.receiver": 3,
-    "onibus.transaction": 3,
-    "onibus.calls": 3,
-    "onibus": 3,
-    "onibus.testing": 4,
-    "onibus.security": 4,
-    "onibus.operation": 4,
-    "onibus.protocols": 5,
-    "onibus.client": 6,
-    "onibus.server": 6,
-    "onibus.spark": 7,
-    "onibus.cli": 8,
-    "onibus.__main__": 9,
+    "onibus.shard": 2,
+    "onibus.broker": 3,
+    "onibus.bus": 4,
+    "onibus.receiver": 4,
+    "onibus.transaction": 4,
+    "onibus.calls": 4,
+    "onibus": 4,
+    "onibus.testing": 5,
+    "onibus.security": 5,
+    "onibus.operation": 5,
+    "onibus.protocols": 6,
+    "onibus.client": 7,
+    "onibus.server": 7,
+    "onibus.spark": 8,
+    "onibus.cli": 9,
+    "onibus.__main__": 10,
 }
 
 FILES = python_files("onibus")

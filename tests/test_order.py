@@ -1,4 +1,4 @@
-"""Core and broker iterate over nothing whose order differs from process to process.
+"""Core, shards and broker iterate over nothing whose order differs from process to process.
 
 The order of a set of strings follows from the hash seed of the process, that of a set of objects
 from their addresses. A run that depends on either cannot be replayed. So code may sort or count a
@@ -15,7 +15,7 @@ import pytest
 
 from tests.source_tree import python_files, tree_of
 
-FILES = python_files("onibus/core", "onibus/broker", "onibus/store")
+FILES = python_files("onibus/core", "onibus/shard", "onibus/broker", "onibus/store")
 
 #: Calls that turn a set into something with an order.
 ORDERING = {"list", "tuple", "iter", "enumerate", "next", "zip", "map", "filter", "dict.fromkeys"}

@@ -16,15 +16,14 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import NamedTuple
 
-from onibus.broker.pages import StorePages
+from onibus.core.commands import COMPLETE, Receive, Settle
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.partition import Partition
 from onibus.core.path.admit import admit
-from onibus.core.path.complete import complete, find_held
-from onibus.core.path.deliver import deliver
 from onibus.core.path.enqueue import find_duplicates, send
 from onibus.core.records import WriteBatch
 from onibus.core.settings import QueueSettings, make
+from onibus.shard.pages import StorePages
 from onibus.store.memory import MemoryStore
 
 PAGE = Path(__file__).parent.parent / "docs" / "dwell.svg"
@@ -74,13 +73,13 @@ class Queue:
         self.commit(now)
 
     def receive(self, now: int) -> ReceivedMessage | None:
-        received = deliver(self._partition.subscription, 1, now, self._out)
+        received = self._partition.apply(Receive(0, 1), now, now, self._out).messages
         return received[0] if received else None
 
-    def complete(self, message: ReceivedMessage) -> None:
+    def complete(self, message: ReceivedMessage, now: int) -> None:
         assert message.token is not None
-        subscription = self._partition.subscription
-        complete(subscription, find_held(subscription, [message.token]), self._out)
+        command = Settle(0, COMPLETE, [message.token], atomic=True)
+        self._partition.apply(command, now, now, self._out)
 
 
 def senders(now: int) -> list[str]:
@@ -100,7 +99,7 @@ def simulate(*, fair: bool) -> Series:
     sums: dict[tuple[bool, int], list[float]] = {}
     for now in range(0, SECONDS * 1_000, STEP_MS):
         while busy and busy[0][0] <= now:
-            queue.complete(heappop(busy)[2])
+            queue.complete(heappop(busy)[2], now)
             free += 1
         queue.commit(now)
         groups = senders(now)

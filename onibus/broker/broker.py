@@ -9,30 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from onibus.broker.admission import RESERVE_BYTES, DiskWatch
 from onibus.broker.alarms import Alarms
 from onibus.broker.claims import Claims
-from onibus.broker.clock import BusClock, Clock
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity, new_partition
 from onibus.broker.failing import partition_failed
 from onibus.broker.forwarding import Forwarding
-from onibus.broker.housekeeping import Housekeeping
 from onibus.broker.idling import watch_idle
-from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import NAME, REOPEN_MS, Namespace
 from onibus.broker.probing import Probing
 from onibus.broker.producers import Producers
 from onibus.broker.quotas import Quotas
 from onibus.broker.receiving import serve
-from onibus.broker.sending import apply_inbox, move_elsewhere
-from onibus.broker.ticking import TIDY_AFTER_MS, ring, tidy
+from onibus.broker.sending import reroute
+from onibus.broker.ticking import ring, tidy
 from onibus.broker.timekeeping import keep_time
 from onibus.broker.turns import Turns
 from onibus.broker.works import Works
-from onibus.broker.writer import Writer
+from onibus.core.commands import Command
 from onibus.core.errors import (
     AlreadyOpen,
     BusClosed,
@@ -40,31 +35,34 @@ from onibus.core.errors import (
     EntityNotFound,
     Failed,
     InvalidArgument,
+    OnibusError,
     PartitionOffline,
     Refused,
 )
+from onibus.core.pages import Pages
 from onibus.core.partition import Partition
-from onibus.core.path.expire import pass_time
-from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
 from onibus.core.tally import Tally
 from onibus.core.timers import Timers
+from onibus.shard.clock import BusClock, Clock
+from onibus.shard.commits import CommitLoop
+from onibus.shard.disk_room import RESERVE_BYTES, DiskWatch
+from onibus.shard.housekeeping import Housekeeping
+from onibus.shard.opening import open_shard
+from onibus.shard.seat import Seat
+from onibus.shard.shard import TIDY_AFTER_MS, SendRequest, Shard
+from onibus.shard.writer import Writer
 from onibus.store.interface import OpenStore
 
-if TYPE_CHECKING:
-    from onibus.broker.deleting import Deletion
-
 T = TypeVar("T")
-P = ParamSpec("P")
 
-#: Records that nobody waits for (locks) are on the disk after this time at the latest.
-FLUSH_MS = 50
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
 
 
 class Broker:
     """A namespace at work."""
+
+    shard_type: ClassVar[type[Shard]] = Shard
 
     def __init__(
         self,
@@ -77,6 +75,7 @@ class Broker:
         quotas: Quotas | None = None,
         written_ms: int | None = None,
         probe_ms: int = 0,
+        inline_commits: bool = False,
     ) -> None:
         self.clock = BusClock(clock, self._clock_stepped)
         #: when the namespace's files were last written, by the clock of that time
@@ -84,17 +83,18 @@ class Broker:
         self.call_soon = call_soon
         self.timers = Timers()
         self.disk = DiskWatch(reserve_bytes)
-        self.stores = {
-            name: MessageStore(name, open_store, make_writer, self.disk, self.clock.offsets)
-            for name in store_names
+        self.stores: dict[str, Shard] = {
+            name: self.shard_type(name, self, open_store, make_writer) for name in store_names
         }
+        # With several stores, the disk of one must not stop the others.
+        self.inline_commits = inline_commits and len(self.stores) == 1
         self.turns = Turns(self)
         self.works = Works(self)
         self.producers = Producers(self)
         self.forwarding = Forwarding(self)
         self.claims = Claims(self)
-        self.namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
-        owners: list[Namespace | MessageStore] = [self.namespace, *self.stores.values()]
+        self.namespace: Namespace = Namespace(self, open_store, make_writer, quotas or Quotas())
+        owners: list[Namespace | Shard] = [self.namespace, *self.stores.values()]
         self.houses = {
             one.name: Housekeeping(
                 one.name, one.threads, self.timers, self.clock, partial(self.went_down, one.name)
@@ -108,8 +108,6 @@ class Broker:
         self.past = Tally()
         self.seats: dict[int, Seat] = {}
         self._awake: set[Entity] = set()
-        #: what is to be deleted at the end of this turn (broker/deleting.py)
-        self.deletions: dict[Entity, list[Deletion]] = {}
         self.closed = False
 
     # Opening and closing
@@ -131,16 +129,10 @@ class Broker:
             self.close()
             raise
 
-    def _read(self, store: MessageStore) -> BaseException | None:
+    def _read(self, store: Shard) -> BaseException | None:
         """Open a store and read its partitions; return why it stays offline, or None."""
         try:
-            store.open(
-                self.namespace.secret,
-                before=lambda: apply_inbox(self, store),
-                after=lambda loop, partitions: self._after_commit(store, loop, partitions),
-                failed=partial(self.went_down, store.name),
-                identity=self.namespace.store_identity(store.name),
-            )
+            open_shard(store, self, self.namespace.store_identity(store.name))
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
@@ -151,14 +143,14 @@ class Broker:
             self.clock.not_before(seat.online().seen)
         return None
 
-    def _start(self, store: MessageStore) -> None:
+    def _start(self, store: Shard) -> None:
         """Serve the partitions of a store that was read."""
         for seat in store.seats.values():
             self.take_up(seat)
         self.works.store_opened(store, store.staged)
         for entity in dict.fromkeys(seat.entity for seat in store.seats.values()):
             self.wake_all(entity)
-        self.flush_later(store)
+        store.flush_later()
         self.timers.set(("orphans", store.name), self.clock.now() + ORPHANS_AFTER_MS)
 
     def take_up(self, seat: Seat) -> None:
@@ -185,15 +177,14 @@ class Broker:
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(one.inbox or one.threads.leaving for one in self.stores.values())
-        owed = self.namespace.deciding or self.claims.under_way or bool(self.deletions)
+        owed = self.namespace.deciding or self.claims.under_way
         owed |= self.probing.under_way or self.turns.waiting or self.works.publishing
         return not (waiting or sending or owed)
 
     def flush(self) -> None:
         """Start committing everything that waits, asked for or not."""
         for store in self.stores.values():
-            if store.loop is not None:
-                store.loop.start(lazily=True)
+            store.commit_all()
 
     # Using a partition
 
@@ -215,110 +206,34 @@ class Broker:
                 return store.seats[seat_id]
         return None
 
-    def apply(
-        self,
-        seat: Seat,
-        operation: Callable[[Partition, int, WriteBatch], T],
-        now: int | None = None,
-    ) -> T:
-        """Run a command of the core on a partition that is up to its time.
+    def apply(self, seat: Seat, command: Command[T], now: int | None = None) -> T:
+        """Carry out a command on a partition; see `Shard.apply`."""
+        return seat.store.apply(seat, command, now)
 
-        With `now` the caller has brought it there, and found things that must still be so. The
-        records ride in the store's next commit. A refusal has changed nothing. Anything else that
-        goes wrong leaves the partition's memory in doubt: it is thrown away. The partition knows
-        whether it changed, whatever the operation returns; if it did not, nothing is written.
-        """
-        if now is None:
-            now = self.clock.now()
-            self.advance(seat, now)
-        partition = seat.online()
-        out = WriteBatch()
-        try:
-            result = operation(partition, now, out)
-        except Exception as error:
-            if isinstance(error, Refused) and not out and not partition.dirty:
-                raise
-            raise self.partition_failed(seat, error) from error
-        seat.entity.last_used = now
-        if out or partition.dirty:
-            partition.finish(now, out)
-            self._write(seat, partition, out, now)
+    def use(self, entity: Entity, seat: Seat, command: Command[T], now: int | None = None) -> T:
+        """Carry out a command on the messages of an entity in a partition; see `apply`."""
+        entity.part_of(seat.online())
+        result = seat.store.apply(seat, command, now)
+        if command.is_use:
+            entity.last_used = seat.entity.last_used
         return result
 
-    def use(
-        self,
-        entity: Entity,
-        seat: Seat,
-        operation: Callable[[Subscription, int, WriteBatch], T],
-        now: int | None = None,
-    ) -> T:
-        """Run a command on what an entity has in a partition; see `apply`."""
-        result = self.apply(
-            seat,
-            lambda partition, now, out: operation(entity.part_of(partition), now, out),
-            now,
-        )
-        entity.last_used = seat.entity.last_used
-        return result
-
-    def look(
-        self,
-        entity: Entity,
-        seat: Seat,
-        question: Callable[Concatenate[Subscription, P], T],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        """Ask what an entity has in a partition, up to its time, something; nothing changes."""
-        self.advance(seat, self.clock.now())
-        return self.ask(
-            seat, lambda partition: question(entity.part_of(partition), *arguments, **named)
-        )
-
-    def ask(
-        self,
-        seat: Seat,
-        question: Callable[Concatenate[Partition, P], T],
-        *arguments: P.args,
-        **named: P.kwargs,
-    ) -> T:
-        """Ask a partition something that changes nothing."""
-        partition = seat.online()
-        try:
-            return question(partition, *arguments, **named)
-        except Refused:
-            raise
-        except Exception as error:
-            raise self.partition_failed(seat, error) from error
+    def check(self, entity: Entity, seat: Seat, command: Command[Any]) -> None:
+        """Raise the rejection of a command that would be rejected at this moment."""
+        entity.part_of(seat.online())
+        seat.store.check(seat, command)
 
     def advance(self, seat: Seat, now: int) -> None:
         """Bring a partition up to that bus time."""
-        partition = seat.online()
-        if partition.next_wake() > now:
-            return
-        out = WriteBatch()
-        try:
-            pass_time(partition, now, self.clock.wall_at(now), out)
-        except Exception as error:
-            raise self.partition_failed(seat, error) from error
-        self._write(seat, partition, out, now)
+        seat.store.advance(seat, now)
 
-    def _write(self, seat: Seat, partition: Partition, out: WriteBatch, now: int) -> None:
-        assert seat.store.loop is not None
-        seat.store.loop.write(out)
-        self.written(seat, partition, now)
-
-    def written(self, seat: Seat, partition: Partition, now: int) -> None:
-        """A partition has changed: its records are in what its store gathers."""
-        assert seat.store.loop is not None
-        seat.store.loop.touch(partition)
-        timers, seat_id = self.timers, seat.id
-        timers.set(("partition", seat_id), partition.next_wake())
-        if not timers.is_set(("flush", seat.store.name)):
-            timers.set(("flush", seat.store.name), now + FLUSH_MS)
-        if not timers.is_set(("tidy", seat_id)):
-            timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
+    def changed(self, seat: Seat) -> None:
+        """Messages of a partition may have become available."""
         self.wake_all(seat.entity)
+
+    def new_partition(self, seat: Seat, pages: Pages) -> Partition:
+        """Return the partition of a seat with its settings and subscriptions, still empty."""
+        return new_partition(seat, pages, self.namespace.secret, self.clock.offsets)
 
     def tidy_soon(self, seat: Seat) -> None:
         """Something that was kept in a partition may go."""
@@ -337,16 +252,6 @@ class Broker:
         """Come back to a partition when something in it is due."""
         self.timers.set(("partition", seat.id), seat.online().next_wake())
 
-    def flush_later(self, store: MessageStore) -> None:
-        """See to it that what gathers is committed soon, also where nobody waits for it."""
-        if not self.timers.is_set(("flush", store.name)):
-            self.timers.set(("flush", store.name), self.clock.now() + FLUSH_MS)
-
-    def start(self, store: MessageStore) -> None:
-        """Start a commit as soon as what is running now has ended."""
-        if store.loop is not None and not store.loop.busy:
-            self.call_soon(lambda: store.loop.start() if store.loop is not None else None)
-
     def wake(self, entity: Entity) -> None:
         """Messages may have become available: serve those who wait for them."""
         if entity.waiters and entity not in self._awake:
@@ -363,15 +268,17 @@ class Broker:
         """Take one partition offline: its stored bytes, or our own code, cannot be trusted."""
         return partition_failed(self, seat, error)
 
-    def store_failed(self, store: MessageStore, error: BaseException) -> None:
+    def store_failed(self, store: Shard, error: BaseException) -> None:
         """A store failed: its memory goes, and what was not applied goes elsewhere."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
-        waiting, store.inbox = store.inbox, []
-        for request in waiting:
-            move_elsewhere(self, request)
+        store.turn_away(PartitionOffline(f"store {store.name} failed"))
 
-    def _alarm(self, store: MessageStore, error: BaseException) -> None:
+    def reroute(self, request: SendRequest, error: OnibusError) -> None:
+        """A send was not tried here: it fails, or another partition takes it (P5)."""
+        reroute(self, request, error)
+
+    def _alarm(self, store: Shard, error: BaseException) -> None:
         store.error = error
         self.alarms.raise_one(f"store {store.name}", error)
         for seat in store.seats.values():
@@ -379,7 +286,7 @@ class Broker:
         if not isinstance(error, Damaged):
             self.timers.set(("reopen", store.name), self.clock.now() + REOPEN_MS)
 
-    def reopen(self, store: MessageStore) -> bool:
+    def reopen(self, store: Shard) -> bool:
         """Open a store that failed; tell whether it is up again."""
         store.take_offline("its store is opening")
         if store.threads.leaving:
@@ -391,7 +298,7 @@ class Broker:
         self._start(store)
         return True
 
-    def _open_anew(self, store: MessageStore) -> None:
+    def _open_anew(self, store: Shard) -> None:
         if not self.closed and not isinstance(store.error, Damaged):
             self.reopen(store)
 
@@ -434,24 +341,10 @@ class Broker:
             self._alarm(self.stores[name], error)
             self.timers.cancel(("reopen", name))
 
-    def committed(self, name: str, loop: CommitLoop) -> None:
-        """A store has committed: its disk answers, and its housekeeping may be due."""
-        self.probing.proven(name)
-        self.houses[name].committed(loop)
-
-    def _after_commit(
-        self, store: MessageStore, loop: CommitLoop, partitions: Iterable[Partition]
-    ) -> None:
-        """A commit has been answered: receivers may look again, and the next one may start."""
-        if store.loop is not loop:
-            return
-        for partition in partitions:
-            seat = self.seats.get(partition.id)
-            if seat is not None:
-                self.wake_all(seat.entity)
-        self.committed(store.name, loop)
-        if store.inbox or loop.waiting:
-            self.start(store)
+    def committed(self, shard: Shard | Namespace, loop: CommitLoop) -> None:
+        """A store has committed: its disk responds, and its housekeeping may be due."""
+        self.probing.proven(shard.name)
+        self.houses[shard.name].committed(loop)
 
     def forget(self, entity: Entity) -> None:
         """An entity is gone: drop its seats and tell those who wait."""

@@ -8,9 +8,7 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.message_store import SendRequest
-from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.entity import Entity
 from onibus.broker.routing import any_seat, check_room
 from onibus.broker.sending import check_strict, do_in_turn, open_for_sends, put, take_in
 from onibus.core import content_digest
@@ -19,6 +17,9 @@ from onibus.core.message import SentBatch
 from onibus.core.path.admit_arrow import PreparedBatch, admit_arrow, one_batch, raw_values
 from onibus.core.path.bulk import SentRows, encode_ahead, staged_apart
 from onibus.core.staged import Part as StagedPart
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.shard import SendRequest
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -115,7 +116,7 @@ def _send(broker: Broker, parts: list[Part], reply: Reply) -> None:
     work = {seat: StagedPart(rows) for seat, rows, _, _ in parts}
 
     def do() -> None:
-        take_in(broker, work)
+        take_in(work)
         now = broker.clock.now()
         for seat in work:
             broker.advance(seat, now)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from onibus.api.claims import ClaimReaderInfo
 from onibus.broker.claim_rows import OPEN, RELEASING, STAGING, ClaimReader
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
 from onibus.core.errors import CheckpointMismatch
 from onibus.core.limits import ID_LENGTH_MAX
 from onibus.core.records import WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims

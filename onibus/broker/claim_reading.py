@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 from onibus.broker.claim_holding import check_holder
 from onibus.broker.claim_rows import HeldClaim
 from onibus.broker.claiming import CLAIM_SLICE
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.slices import in_slices
 from onibus.core.checks import check_whole
+from onibus.core.commands import ListClaimed, ReadMessages
 from onibus.core.errors import Damaged, InvalidArgument, OnibusError
-from onibus.core.path.claim import claimed
+from onibus.core.message import ReceivedMessage
 from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
 
-#: Makes some messages of a partition into what their reader gets.
-Page = Callable[[Subscription, list[int]], Any]
+#: Makes what the reader gets of some messages of a partition.
+Page = Callable[[int, list[ReceivedMessage]], Any]
 
 
 def read(
@@ -80,7 +80,8 @@ def _read_pages(
 
     def find() -> None:
         for seat in seats:
-            ordinals = claims.broker.look(held.entity, seat, claimed, held.owner)
+            command = ListClaimed(held.entity.number, held.owner)
+            ordinals = claims.broker.use(held.entity, seat, command)
             if len(ordinals) != counts[seat.index]:
                 raise Damaged(
                     f"claim {held.number} of {held.reader.name!r} has {len(ordinals)} messages "
@@ -96,7 +97,9 @@ def _read_pages(
             if not pages:
                 find()
             seat, ordinals = ahead.pop()
-            pages.append(claims.broker.look(held.entity, seat, page, ordinals))
+            command = ReadMessages(held.entity.number, ordinals)
+            received = claims.broker.use(held.entity, seat, command)
+            pages.append(page(seat.index, received))
         except OnibusError as error:
             fail(reply, error)
             return False
@@ -105,4 +108,4 @@ def _read_pages(
         answer(reply, pages)
         return False
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import msgspec
 
 from onibus.api.claims import Claim
-from onibus.broker.clock import BusClock
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import Reply, answer, fail
+from onibus.broker.entity import Entity
 from onibus.core.errors import ClaimNotFound
 from onibus.core.path.claim import owner_of
 from onibus.core.records import CLAIMS, Row, WriteBatch
 from onibus.core.runs import Runs
+from onibus.shard.clock import BusClock
+from onibus.shard.replies import Reply, answer, fail
+from onibus.shard.seat import Seat
 
 #: Where a claim is on its way.
 STAGING = "staging"  #: messages are being set aside; there is no row yet

@@ -20,11 +20,9 @@ from onibus.broker.claim_rows import (
     HeldClaim,
 )
 from onibus.broker.claiming import CLAIM_SLICE
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome, Reply, answer
 from onibus.broker.settling import seat_of_number
-from onibus.broker.slices import in_slices
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import CompleteClaimed, IsClaimed, ReleaseClaimed
 from onibus.core.errors import (
     InvalidArgument,
     MessageNotFound,
@@ -33,9 +31,10 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.core.limits import REASON_LENGTH_MAX
-from onibus.core.path.claim import complete_claimed, release_claimed
 from onibus.core.records import CLAIMS, WriteBatch
-from onibus.core.subscription import Subscription
+from onibus.shard.replies import Outcome, Reply, answer
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -98,22 +97,18 @@ def _carry_out(claims: Claims, held: HeldClaim) -> None:
 
 def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
     """Complete what a committed claim has in a partition, slice by slice; can be done again."""
-
-    def some(subscription: Subscription, _now: int, out: WriteBatch) -> int:
-        letters = held.content.dead_letters
-        return complete_claimed(subscription, held.owner, letters, CLAIM_SLICE, out)
+    entity = held.entity
+    command = CompleteClaimed(entity.number, held.owner, held.content.dead_letters, CLAIM_SLICE)
 
     def step() -> bool:
         try:
-            done = claims.use(held.entity, seat, some)
+            done = claims.use(entity, seat, command)
         except OnibusError as error:
             held.tell(_not_yet(held, error))
             return False
         if done == CLAIM_SLICE:
             return True
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(durable), None)
-        claims.broker.start(seat.store)
+        seat.store.answer_after(Outcome(durable), None)
         return False
 
     def durable(outcome: Outcome) -> None:
@@ -124,7 +119,7 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
             if not held.left:
                 _finish(claims, held)
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)
 
 
 def _finish(claims: Claims, held: HeldClaim) -> None:
@@ -187,14 +182,12 @@ def release_held(claims: Claims, held: HeldClaim) -> None:
 
 def _give_back(claims: Claims, held: HeldClaim) -> None:
     """Give messages back slice by slice; a partition that is offline does it later itself."""
-    seats = held.seats
-
-    def some(subscription: Subscription, now: int, out: WriteBatch) -> int:
-        return release_claimed(subscription, held.owner, CLAIM_SLICE, now, out)
+    entity, seats = held.entity, held.seats
+    command = ReleaseClaimed(entity.number, held.owner, CLAIM_SLICE)
 
     def step() -> bool:
         try:
-            done = claims.use(held.entity, seats[-1], some)
+            done = claims.use(entity, seats[-1], command)
         except OnibusError:
             done = 0
         if done < CLAIM_SLICE:
@@ -204,16 +197,15 @@ def _give_back(claims: Claims, held: HeldClaim) -> None:
         held.tell(None)
         return False
 
-    in_slices(claims.broker, step)
+    in_slices(claims.broker.call_soon, step)
 
 
 def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
     """Refuse a sequence number that is not one of the claim's."""
     seat = seat_of_number(held.entity, number)
     if seat.index in held.indexes:
-        ordinal = claims.broker.look(held.entity, seat, Subscription.ordinal, number)
-        mark = claims.broker.look(held.entity, seat, lambda one: one.marks.get(ordinal))
-        if mark is not None and mark.hold is not None and mark.hold.owner == held.owner:
+        command = IsClaimed(held.entity.number, held.owner, number)
+        if claims.broker.use(held.entity, seat, command):
             return
     raise MessageNotFound(f"message {number} is not in claim {held.number}")
 

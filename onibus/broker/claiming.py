@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onibus.broker.claim_rows import HeldClaim
-from onibus.broker.entity import Seat
-from onibus.broker.replies import Outcome
+from onibus.core.commands import Claim, ReleaseClaimed
 from onibus.core.errors import PartitionOffline, Refused
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.partition import Partition
-from onibus.core.path.claim import claim, release_claimed
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
@@ -74,25 +74,21 @@ class Staging:
         room = None if self._max_bytes is None else self._max_bytes - self._bytes
         try:
             partition = seat.online()
-            taken = self._claims.use(
-                self._held.entity,
-                seat,
-                lambda subscription, now, out: claim(
-                    subscription, self._held.owner, wanted, room, not self._count, now, out
-                ),
-            )
+            entity, owner = self._held.entity, self._held.owner
+            command = Claim(entity.number, owner, wanted, room, at_least_one=not self._count)
+            taken = self._claims.use(entity, seat, command)
         except PartitionOffline:
             if seat in self._taken:
                 raise
             return
-        if taken is None:
+        count = taken.count
+        if not count:
             return
-        count, size = taken
         self._taken[seat] = self._taken.get(seat, 0) + count
         self._partitions.setdefault(seat, partition)
         self._held.taken.add(seat.index)
         self._count += count
-        self._bytes += size
+        self._bytes += taken.bytes
         if count == wanted:
             self._seats.append(seat)
 
@@ -104,9 +100,7 @@ class Staging:
         stores = list(dict.fromkeys(seat.store for seat in self._taken))
         self._unsynced = len(stores)
         for store in stores:
-            assert store.loop is not None
-            store.loop.answer_after(Outcome(self._synced), None)
-            self._claims.broker.start(store)
+            store.answer_after(Outcome(self._synced), None)
 
     def _synced(self, outcome: Outcome) -> None:
         if self._failed:
@@ -124,13 +118,9 @@ class Staging:
     def fail(self, error: BaseException) -> None:
         """Give back what was set aside, as far as it can be reached; the rest comes by itself."""
         self._failed = True
+        entity = self._held.entity
         for seat in self._taken:
             with contextlib.suppress(Refused):
-                self._claims.use(
-                    self._held.entity,
-                    seat,
-                    lambda subscription, now, out: release_claimed(
-                        subscription, self._held.owner, None, now, out
-                    ),
-                )
+                command = ReleaseClaimed(entity.number, self._held.owner, None)
+                self._claims.use(entity, seat, command)
         self._staged(error)

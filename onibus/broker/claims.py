@@ -13,7 +13,7 @@ a name without a row is given back, what a committed claim holds is completed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from onibus.api.claims import Claim
@@ -29,10 +29,10 @@ from onibus.broker.claim_rows import (
 )
 from onibus.broker.claim_settling import complete_in, release_held
 from onibus.broker.claiming import Staging
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.broker.receiving import in_turn
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import Command, ListClaimOwners, ReleaseClaimed
 from onibus.core.errors import (
     ClaimNotFound,
     EntityDisabled,
@@ -47,9 +47,10 @@ from onibus.core.limits import (
     CLAIM_LEASE_MS_MIN,
     ID_LENGTH_MAX,
 )
-from onibus.core.partition import Partition
-from onibus.core.path.claim import claim_of, owners, release_claimed
+from onibus.core.path.claim import claim_of
 from onibus.core.records import CLAIMS, WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class Claims:
 
     def _take_up(self, entity: Entity, seat: Seat) -> None:
         with contextlib.suppress(PartitionOffline):
-            for owner in self.broker.ask(seat, _owners, entity.number):
+            command, now = ListClaimOwners(entity.number), self.broker.clock.now()
+            for owner in self.broker.use(entity, seat, command, now):
                 if not self._is_claimed(entity, seat, owner):
                     self._release_whole(entity, seat, owner)
         for held in self._all(entity):
@@ -138,11 +140,7 @@ class Claims:
 
     def _release_whole(self, entity: Entity, seat: Seat, owner: str) -> None:
         """Give back at once: the number may be given to another claim right after."""
-        self.use(
-            entity,
-            seat,
-            lambda subscription, now, out: release_claimed(subscription, owner, None, now, out),
-        )
+        self.use(entity, seat, ReleaseClaimed(entity.number, owner, None))
 
     # Claiming
 
@@ -302,11 +300,11 @@ class Claims:
         """Tell whether an entity has not been deleted."""
         return self.broker.namespace.entities.get(entity.name) is entity
 
-    def use(self, entity: Entity, seat: Seat, operation: Callable[..., T]) -> T:
-        """Run a command on what an entity, if it is still there, has in a partition."""
+    def use(self, entity: Entity, seat: Seat, command: Command[T]) -> T:
+        """Carry out a command on messages of an entity, unless it was deleted."""
         if not self.is_living(entity):
             raise EntityNotFound(f"{entity.name} was deleted")
-        return self.broker.use(entity, seat, operation)
+        return self.broker.use(entity, seat, command)
 
     def _watch_lease(self, held: HeldClaim) -> None:
         if held.stage == OPEN and not held.content.read:
@@ -324,7 +322,3 @@ class Claims:
                 fail(reply, outcome.error)
 
         return Outcome(given)
-
-
-def _owners(partition: Partition, number: int) -> list[str]:
-    return owners(partition.subscriptions[number])

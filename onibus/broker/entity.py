@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.named_reader import MESSAGES, NamedReader
-from onibus.broker.replies import fail
-from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError, PartitionOffline
+from onibus.core.clock_offsets import ClockOffsets
+from onibus.core.commands import KeepFor, KeepNoLonger
+from onibus.core.errors import EntityNotFound, InvalidOperation, OnibusError
 from onibus.core.pages import Pages
 from onibus.core.partition import Partition
-from onibus.core.rules.rule import CompiledRule, Rule, compile_rule
+from onibus.core.records import WriteBatch
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import (
     AnySettings,
     LogSettings,
@@ -21,9 +23,10 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Tally
+from onibus.shard.replies import fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
-    from onibus.broker.message_store import MessageStore
     from onibus.broker.receiving import Waiter
     from onibus.broker.turns import Turn
     from onibus.core.subscription import Subscription
@@ -37,66 +40,6 @@ KINDS: dict[type[Any], str] = {
     TopicSettings: TOPIC,
     SubscriptionSettings: SUBSCRIPTION,
 }
-
-#: Partition ids are incarnation * this + index.
-PARTITIONS_MAX = 1 << 16
-
-
-class Seat:
-    """Where one partition of an entity sits: in which store, and whether it can be used."""
-
-    __slots__ = (
-        "deleted",
-        "entity",
-        "id",
-        "index",
-        "offline",
-        "partition",
-        "pending_bytes",
-        "store",
-    )
-
-    def __init__(self, entity: Entity, index: int, store: MessageStore) -> None:
-        self.entity = entity
-        self.index = index
-        self.id = entity.incarnation * PARTITIONS_MAX + index
-        self.store = store
-        #: None while the partition is offline
-        self.partition: Partition | None = None
-        self.offline = "its store is not open yet"
-        #: its entity is gone; whoever still has the seat is told so
-        self.deleted = False
-        #: admitted, not stored yet: counts towards the quota
-        self.pending_bytes = 0
-
-    def new_partition(self, pages: Pages, secret: bytes) -> Partition:
-        """Return the partition with its subscriptions, empty as yet."""
-        entity, store = self.entity, self.store
-        given = (entity.log_settings, pages, secret, store.boot)
-        partition = Partition(self.id, self.index, *given, offsets=store.offsets)
-        partition.subscription.tally = entity.tally
-        partition.returns = store.returns
-        for outlet in entity.subscriptions.values():
-            outlet.subscribe(partition)
-        for one in (entity, *entity.subscriptions.values()):
-            for reader in one.readers.values():
-                one.keep_for_reader(partition, self.index, reader)
-        return partition
-
-    def online(self) -> Partition:
-        """Return the partition, or say why it cannot be used."""
-        if self.deleted:
-            raise EntityNotFound(f"{self.entity.name} was deleted")
-        if self.partition is None:
-            raise PartitionOffline(
-                f"partition {self.index} of {self.entity.name} is offline: {self.offline}"
-            )
-        return self.partition
-
-    def free_bytes(self) -> int:
-        """Return how much more the partition takes."""
-        partition = self.partition or self.online()
-        return partition.settings.max_size_bytes - partition.log.live_bytes - self.pending_bytes
 
 
 class Entity:
@@ -125,7 +68,6 @@ class Entity:
         #: the subscriptions of a topic, by their numbers
         self.subscriptions: dict[int, Entity] = {}
         self.rules: list[Rule] = []
-        self.compiled: list[CompiledRule] = []
         self.set_rules(rules or [])
         #: those who read its log, or its outcomes, by name (R2)
         self.readers: dict[str, NamedReader] = {}
@@ -162,9 +104,11 @@ class Entity:
         return (self.topic or self).log_settings.enable_partitioning
 
     def set_rules(self, rules: list[Rule]) -> None:
-        """Take the rules of a subscription, compiled once for all its partitions."""
+        """Take the rules of a subscription."""
         self.rules = rules
-        self.compiled = [compile_rule(rule) for rule in rules]
+        for rule in rules:
+            # Compiled now: it takes long, and sends wait for it otherwise.
+            _ = rule.compiled
         if self.topic is not None:
             self.topic.rules_changed()
 
@@ -187,7 +131,9 @@ class Entity:
     def rule_steps(self) -> tuple[int, int]:
         """Return the steps of all rules of a topic on one message, and how many can take more."""
         if self._rule_steps is None:
-            works = [rule.work for one in self.subscriptions.values() for rule in one.compiled]
+            works = [
+                rule.compiled.work for one in self.subscriptions.values() for rule in one.rules
+            ]
             self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
         return self._rule_steps
 
@@ -204,7 +150,8 @@ class Entity:
     def subscribe(self, partition: Partition) -> None:
         """Let a subscription have its part of a partition of its topic."""
         assert isinstance(self.settings, SubscriptionSettings)
-        part = partition.subscribe(self.number, self.settings, self.compiled)
+        compiled = [rule.compiled for rule in self.rules]
+        part = partition.subscribe(self.number, self.settings, compiled)
         part.tally = self.tally
 
     def part_of(self, partition: Partition) -> Subscription:
@@ -214,22 +161,16 @@ class Entity:
             raise EntityNotFound(f"{self.name} was deleted")
         return found
 
-    def keep_for_reader(self, partition: Partition, index: int, reader: NamedReader) -> None:
-        """Keep in a partition what a reader has not passed."""
-        position = reader.positions[index]
-        if reader.log == MESSAGES:
-            partition.keep_for(reader.name, position)
-        elif self.number in partition.subscriptions:
-            partition.subscriptions[self.number].outcomes.readers[reader.name] = position
-            partition.keep_outcomes()
+    def keep_for_reader(self, index: int, reader: NamedReader) -> KeepFor:
+        """Return the command that keeps what a reader has not passed in a partition."""
+        return KeepFor(reader.name, reader.positions[index], self._outcomes_of(reader))
 
-    def keep_no_more(self, partition: Partition, reader: NamedReader) -> None:
-        """Keep in a partition nothing for a reader any more."""
-        if reader.log == MESSAGES:
-            partition.readers.pop(reader.name, None)
-        elif self.number in partition.subscriptions:
-            partition.subscriptions[self.number].outcomes.readers.pop(reader.name, None)
-            partition.keep_outcomes()
+    def keep_no_longer(self, reader: NamedReader) -> KeepNoLonger:
+        """Return the command that keeps nothing for a reader any longer."""
+        return KeepNoLonger(reader.name, self._outcomes_of(reader))
+
+    def _outcomes_of(self, reader: NamedReader) -> int | None:
+        return None if reader.log == MESSAGES else self.number
 
     def send_away(self, error: OnibusError) -> None:
         """Tell those who wait for messages that none will come."""
@@ -237,3 +178,18 @@ class Entity:
             fail(waiter.reply, error)
             waiter.let_go()
         self.waiters.clear()
+
+
+def new_partition(seat: Seat, pages: Pages, secret: bytes, offsets: ClockOffsets) -> Partition:
+    """Return the partition of a seat with its settings and subscriptions, still empty."""
+    entity: Entity = seat.entity
+    given = (entity.log_settings, pages, secret, seat.store.boot)
+    partition = Partition(seat.id, seat.index, *given, offsets=offsets)
+    partition.subscription.tally = entity.tally
+    partition.returns = seat.store.returns
+    for outlet in entity.subscriptions.values():
+        outlet.subscribe(partition)
+    for one in (entity, *entity.subscriptions.values()):
+        for reader in one.readers.values():
+            partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
+    return partition

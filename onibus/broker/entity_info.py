@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import EntityInfo, NoisyGroup
 from onibus.core.fair_queue import FairQueue
-from onibus.core.path.peek import STATES
+from onibus.core.inspection import STATES
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

@@ -8,9 +8,9 @@ from onibus.core.errors import PartitionOffline, StoreFailed
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.commit_loop import CommitLoop
-    from onibus.broker.entity import Seat
-    from onibus.broker.message_store import MessageStore
+    from onibus.shard.commits import CommitLoop
+    from onibus.shard.seat import Seat
+    from onibus.shard.shard import Shard
 
 #: A partition whose reads fail again is tried again after this, doubled each time.
 _RETRY_MS, _RETRY_MS_MAX = 1_000, 60_000
@@ -57,9 +57,7 @@ def read_again(broker: Broker, seat: Seat) -> None:
         _read_failed(broker, seat.store, loop, StoreFailed(seat.offline))
 
 
-def _read_failed(
-    broker: Broker, store: MessageStore, loop: CommitLoop, error: BaseException
-) -> None:
+def _read_failed(broker: Broker, store: Shard, loop: CommitLoop, error: BaseException) -> None:
     if store.loop is loop:
         loop.abandon(error)
         broker.store_failed(store, error)

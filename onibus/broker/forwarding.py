@@ -8,34 +8,29 @@ there.
 from __future__ import annotations
 
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from onibus.broker.entity import TOPIC
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import plan_ahead, slice_count
 from onibus.broker.work import Parts
+from onibus.core.commands import Command, DeadLetterAll, KeepDeadLetters, ListForwardable
 from onibus.core.errors import (
     InvalidOperation,
     OnibusError,
-    PartitionOffline,
     QuotaExceeded,
 )
 from onibus.core.limits import HOP_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.partition import Partition
-from onibus.core.path.dead_letter import dead_letter
-from onibus.core.path.room import Room
-from onibus.core.path.work import is_work
-from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages of one work, and their bytes; fewer if the destination has many rules.
 A_SLICE = 200
@@ -87,9 +82,10 @@ class Forwarding:
 
     def changed(self, source: Entity) -> None:
         """A source has new settings: what it kept may be wanted now."""
+        command, now = KeepDeadLetters(source.number, None), self._broker.clock.now()
         for seat in source.seats:
-            if seat.partition is not None:
-                source.part_of(seat.partition).dead_ready.keep_none()
+            if source.kind != TOPIC and seat.partition is not None:
+                self._broker.use(source, seat, command, now)
         if source.forwards:
             self.wake(source)
 
@@ -126,7 +122,7 @@ class Forwarding:
         now = self._broker.clock.now()
         try:
             self._broker.advance(seat, now)
-            ordinals = self._broker.ask(seat, self._ready, source, dead, now, target)
+            ordinals = self._ready(source, seat, dead, target, now)
             if not ordinals:
                 return
             entity = open_for_sends(self._broker, target)
@@ -171,41 +167,25 @@ class Forwarding:
         plan_ahead(self._broker, parts, done)
         return True
 
-    def _ready(
-        self, partition: Partition, source: Entity, dead: bool, now: int, target: str
-    ) -> list[int]:
-        subscription = source.part_of(partition)
-        if not self._broker.namespace.online and any(
-            is_work(hold.owner) for hold in subscription.holds.values()
-        ):
-            # What becomes of those that came before is not known: later ones must not overtake.
-            raise PartitionOffline("the namespace's store is down")
-        below = subscription.log.visible_below
-        entity = self._broker.namespace.entities.get(target.lower())
+    def _ready(self, source: Entity, seat: Seat, dead: bool, target: str, now: int) -> list[int]:
+        """Return the messages that are forwarded next."""
+        namespace = self._broker.namespace
+        entity = namespace.entities.get(target.lower())
         count = A_SLICE if entity is None else min(A_SLICE, slice_count(entity))
-        waiting = subscription.dead_ready.onward if dead else subscription.ready
-        ready = [
-            ordinal
-            for ordinal in islice(waiting.ordinals(), count)
-            if ordinal < below and (dead or subscription.expires(ordinal) > now)
-        ]
-        return ready[: Room(SLICE_BYTES).take(partition.log, ready)]
+        # While nothing can be decided, later messages must not overtake those in doubt.
+        doubt = not namespace.online
+        command = ListForwardable(source.number, dead, count, SLICE_BYTES, unless_held=doubt)
+        return self._broker.use(source, seat, command, now)
 
     def _keep(self, source: Entity, seat: Seat, move: Move, dead: bool, now: int) -> None:
-        """Leave what is not taken: as a dead letter, which says why, or as the one it is."""
+        """Leave messages that the destination rejects: dead-lettered, with the reason."""
+        command: Command[None]
         if dead:
-            letters = source.part_of(seat.online()).dead_ready
-            letters.keep([ordinal for _, ordinal, _ in move.refused])
-            return
-
-        def refuse(subscription: Subscription, now: int, out: WriteBatch) -> None:
-            for _, ordinal, error in move.refused:
-                reason, text = error.code, str(error)
-                if isinstance(error, TooManyHops):
-                    reason, text = TOO_MANY_HOPS, TOO_MANY_HOPS_TEXT
-                dead_letter(subscription, ordinal, reason, text, out)
-
-        self._broker.use(source, seat, refuse, now)
+            command = KeepDeadLetters(source.number, [ordinal for _, ordinal, _ in move.refused])
+        else:
+            letters = [(ordinal, *_reason(error)) for _, ordinal, error in move.refused]
+            command = DeadLetterAll(source.number, letters)
+        self._broker.use(source, seat, command, now)
 
     def _moved(self, source: Entity, key: Key, outcome: Outcome) -> None:
         self._moving.pop(key, None)
@@ -228,6 +208,13 @@ def _fitting(move: Move) -> Parts:
             if len(move.messages) == 1:
                 raise
             move.keep_first(len(move.messages) // 2)
+
+
+def _reason(error: OnibusError) -> tuple[str, str]:
+    """Return the reason and the description of a message that the destination rejects."""
+    if isinstance(error, TooManyHops):
+        return TOO_MANY_HOPS, TOO_MANY_HOPS_TEXT
+    return error.code, str(error)
 
 
 class TooManyHops(InvalidOperation):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.broker.replies import Outcome
 from onibus.core.errors import Failed, Refused, Unknown
 from onibus.core.limits import MINUTE_MS
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker

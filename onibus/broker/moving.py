@@ -13,15 +13,16 @@ from msgspec.structs import replace
 from onibus.broker.routing import route
 from onibus.broker.turns import fitting, is_large
 from onibus.broker.work import Parts, Results
+from onibus.core.commands import ReadMessages
 from onibus.core.errors import InvalidArgument, InvalidOperation, MessageTooLarge, OnibusError
 from onibus.core.message import Message, ReceivedMessage, encode
-from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit, check_size, of_any_size
 from onibus.core.staged import Change, Part
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: What the destination says of a message that it will never take.
 NEVER_TAKEN = (InvalidArgument, InvalidOperation, MessageTooLarge)
@@ -51,8 +52,9 @@ class Move:
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
         """Take messages along, changed; those that the destination refuses stay."""
-        for ordinal in ordinals:
-            received = self._broker.ask(seat, self._view, ordinal)
+        command, now = ReadMessages(self._source.number, ordinals), self._broker.clock.now()
+        messages = self._broker.use(self._source, seat, command, now)
+        for ordinal, received in zip(ordinals, messages, strict=True):
             try:
                 prepared = self._admit(received.message, change(received))
             except NEVER_TAKEN as error:
@@ -75,9 +77,6 @@ class Move:
             sent.received_before = 0
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
-
-    def _view(self, partition: Partition, ordinal: int) -> ReceivedMessage:
-        return self._source.part_of(partition).view(ordinal)
 
     def keep_first(self, count: int) -> None:
         """Leave all but the first messages where they are."""

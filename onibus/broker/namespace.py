@@ -13,21 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.broker.entity_rows import entity_of, row_of
 from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
-from onibus.broker.erasing import erase_rows
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
-from onibus.broker.message_store import open_known
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
-from onibus.broker.store_threads import StoreThreads
-from onibus.broker.writer import Writer
 from onibus.core import limits, settings
+from onibus.core.commands import ChangeSettings, ChangeSubscription, Command, SetRules
 from onibus.core.errors import (
     Busy,
     Damaged,
@@ -52,6 +47,13 @@ from onibus.core.settings import (
     TopicSettings,
 )
 from onibus.core.tally import Durations
+from onibus.shard.commits import CommitLoop
+from onibus.shard.erasing import erase_rows
+from onibus.shard.opening import open_known
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.threads import StoreThreads
+from onibus.shard.writer import Writer
 from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
@@ -474,23 +476,20 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = seat.new_partition(loop.pages, self.secret)
+        seat.partition = self._broker.new_partition(seat, loop.pages)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
-
-        def change(partition: Partition, now: int, out: WriteBatch) -> None:
-            if isinstance(wanted, SubscriptionSettings):
-                partition.subscriptions[entity.number].change_settings(wanted)
-                partition.write_counters(out)
-            else:
-                partition.change_settings(wanted, now, out)
-
+        command: Command[None]
+        if isinstance(wanted, SubscriptionSettings):
+            command = ChangeSubscription(entity.number, wanted)
+        else:
+            command = ChangeSettings(wanted)
         for seat in entity.seats:
             # A partition that fails here takes the new settings when it is opened again.
             with contextlib.suppress(PartitionOffline):
-                self._broker.apply(seat, change)
+                self._broker.apply(seat, command)
         entity.last_used = self._broker.clock.now()
         watch_idle(self._broker, entity)
         self._broker.forwarding.changed(entity)
@@ -501,9 +500,10 @@ class Namespace:
         """Use the rules that were decided, in every partition."""
         entity.set_rules(rules)
         entity.last_used = self._broker.clock.now()
+        command, now = SetRules(entity.number, rules), self._broker.clock.now()
         for seat in entity.seats:
-            if seat.partition is not None:
-                seat.partition.subscriptions[entity.number].rules = entity.compiled
+            with contextlib.suppress(PartitionOffline):
+                self._broker.apply(seat, command, now)
 
     def _deleted(self, entity: Entity) -> None:
         for one in [*entity.subscriptions.values(), entity]:
@@ -515,14 +515,14 @@ class Namespace:
             self._broker.producers.forget(entity)
         for seat in entity.seats:
             if seat.partition is not None and seat.store.loop is not None:
-                erase_rows(self._broker, seat, entity.number)
+                erase_rows(self._broker.call_soon, seat, entity.number)
         for one in [*entity.subscriptions.values(), entity]:
             self._broker.forget(one)
 
     def _after(self, loop: CommitLoop, _partitions: Iterable[Partition]) -> None:
         if self.loop is not loop:
             return
-        self._broker.committed(NAME, loop)
+        self._broker.committed(self, loop)
         if loop.waiting:
             loop.start()
 

@@ -12,15 +12,14 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.replies import fail
-from onibus.broker.sending import move_elsewhere
-from onibus.core.errors import OnibusError, StoreFailed
+from onibus.core.errors import OnibusError, PartitionOffline, StoreFailed
+from onibus.shard.commits import CommitLoop
+from onibus.shard.replies import fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.message_store import MessageStore
     from onibus.broker.namespace import Namespace
+    from onibus.shard.shard import Shard
 
 P = ParamSpec("P")
 
@@ -36,7 +35,7 @@ FRESH_MS = 200
 class Probe:
     """What is known of one store's disk."""
 
-    def __init__(self, broker: Broker, owner: MessageStore | Namespace, every_ms: int) -> None:
+    def __init__(self, broker: Broker, owner: Shard | Namespace, every_ms: int) -> None:
         self._broker = broker
         self._owner = owner
         self._every = every_ms
@@ -107,10 +106,8 @@ class Probe:
         self._owner.stalled = f"the disk of store {name} has not responded for {ms} ms: check it"
         self._broker.alarms.raise_once(f"store {name}", StoreFailed(self._owner.stalled))
         if name in self._broker.stores:
-            store = self._broker.stores[name]
-            waiting, store.inbox = store.inbox, []
-            for request in waiting:
-                move_elsewhere(self._broker, request)
+            down = PartitionOffline(f"store {name} failed")
+            self._broker.stores[name].turn_away(down)
         self._go_on()
 
     def _ended(self, loop: CommitLoop, error: BaseException | None) -> None:
@@ -134,7 +131,7 @@ class Probing:
     """The probes of all stores; none if `every_ms` is 0."""
 
     def __init__(self, broker: Broker, every_ms: int) -> None:
-        owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
+        owners: list[Namespace | Shard] = [broker.namespace, *broker.stores.values()]
         self._probes = {one.name: Probe(broker, one, every_ms) for one in owners if every_ms}
 
     @property

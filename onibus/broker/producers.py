@@ -22,11 +22,11 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from onibus.api.staging import ProducerInfo, Published, Staged
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route
 from onibus.broker.sending import open_for_sends
 from onibus.core import content_digest
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import Stored
 from onibus.core.errors import (
     BatchChanged,
     BatchTooOld,
@@ -40,9 +40,9 @@ from onibus.core.errors import (
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.path.admit import admit
-from onibus.core.path.work import Result
 from onibus.core.records import PRODUCERS, WORKS, WriteBatch
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -422,7 +422,7 @@ def _done(reply: Reply, value: Any, outcome: Outcome) -> None:
         answer(reply, value)
 
 
-def _dropped(result: Result) -> int:
+def _dropped(result: Stored) -> int:
     """Return how many messages of a part were dropped as duplicates."""
     if isinstance(result, list):
         return sum(sent.duplicate_of is not None for sent in result)

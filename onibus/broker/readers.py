@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onibus.api.log import LakeInfo, LogPositions, ReaderInfo, ReaderReport, StampsSetBack
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.named_reader import MESSAGES, NamedReader, ReaderRow
 from onibus.broker.reading import check_log, find_incarnation, find_reader
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.timekeeping import stamps_set_back
 from onibus.core.checks import check_text, check_whole
+from onibus.core.commands import Command, FindSince
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
@@ -31,8 +31,10 @@ from onibus.core.errors import (
 from onibus.core.limits import ADDRESS_LENGTH_MAX, ID_LENGTH_MAX
 from onibus.core.numbering import Numbering
 from onibus.core.partition import Partition
-from onibus.core.path.read import first_hole, first_since, ordinal_of, reach
+from onibus.core.path.read import first_hole, ordinal_of, reach
 from onibus.core.records import READERS, WriteBatch
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -74,7 +76,8 @@ def create(
     reader = NamedReader(name, row, broker.clock.now(), durable=False)
     entity.readers[name] = reader
     for seat in entity.seats:
-        entity.keep_for_reader(seat.online(), seat.index, reader)
+        seat.online()
+    keep(broker, entity, reader)
 
     def given_up(error: BaseException) -> None:
         _forget(broker, entity, reader)
@@ -177,9 +180,7 @@ def _when_durable(
             given_up(error)
 
     for store in stores:
-        assert store.loop is not None
-        store.loop.answer_after(Outcome(collect), None)
-        broker.start(store)
+        store.answer_after(Outcome(collect), None)
 
 
 def move(
@@ -219,7 +220,7 @@ def move(
             return
         reader.positions = asked
         if entity.readers.get(name) is reader:
-            _take_up(broker, entity, lambda p, at: entity.keep_for_reader(p, at, reader))
+            keep(broker, entity, reader)
         answer(reply, None)
 
     _commit(broker, entity, reader, Outcome(moved))
@@ -332,14 +333,20 @@ def _forget(broker: Broker, entity: Entity, reader: NamedReader) -> None:
     """Keep nothing for a reader any more."""
     entity.readers.pop(reader.name, None)
     broker.timers.cancel(("reader", (entity.incarnation, reader.name)))
-    _take_up(broker, entity, lambda partition, _: entity.keep_no_more(partition, reader))
+    _tell(broker, entity, lambda _: entity.keep_no_longer(reader))
 
 
-def _take_up(broker: Broker, entity: Entity, change: Callable[[Partition, int], None]) -> None:
-    """Let the partitions that are up know of a change, and tidy them soon."""
+def keep(broker: Broker, entity: Entity, reader: NamedReader) -> None:
+    """Keep what a reader has not passed in the partitions that are up."""
+    _tell(broker, entity, lambda index: entity.keep_for_reader(index, reader))
+
+
+def _tell(broker: Broker, entity: Entity, command_for: Callable[[int], Command[None]]) -> None:
+    """Give each partition that is up a command, and tidy it soon."""
+    now = broker.clock.now()
     for seat in entity.seats:
         if seat.partition is not None and not seat.deleted:
-            change(seat.partition, seat.index)
+            broker.apply(seat, command_for(seat.index), now)
             broker.tidy_soon(seat)
 
 
@@ -428,6 +435,7 @@ def positions_of(
     latest: list[int | None] = []
     since: list[int | None] = []
     set_back: list[StampsSetBack] = []
+    last_ms = 0
     for seat in entity.seats:
         if seat.partition is None:
             for column in (earliest, latest, since):
@@ -438,8 +446,11 @@ def positions_of(
         earliest.append(number(min(_ends(entity, log, seat.partition)[0], end)))
         latest.append(number(end))
         set_back += stamps_set_back(seat)
+        last_ms = max(last_ms, seat.partition.log.last_stamp)
         if since_ms is not None:
-            since.append(number(broker.ask(seat, _since, entity, log, since_ms)))
+            outcomes_of = None if log == MESSAGES else entity.number
+            found = broker.apply(seat, FindSince(since_ms, outcomes_of), broker.clock.now())
+            since.append(number(found))
     return LogPositions(
         entity=entity.name,
         incarnation=entity.incarnation,
@@ -447,14 +458,9 @@ def positions_of(
         earliest=tuple(earliest),
         latest=tuple(latest),
         since=None if since_ms is None else tuple(since),
+        last_ms=last_ms,
         set_back=tuple(set_back),
     )
-
-
-def _since(partition: Partition, entity: Entity, log: str, since_ms: int) -> int:
-    if log == MESSAGES:
-        return first_since(partition.log, since_ms)
-    return partition.subscriptions[entity.number].outcomes.since(since_ms)
 
 
 def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_bytes: int) -> int:
@@ -500,12 +506,8 @@ def read_back(broker: Broker, store: Store) -> None:
         # Being down is not being idle.
         reader = NamedReader(name, row, broker.clock.now(), durable=True)
         entity.readers[name] = reader
-        _take_up(broker, entity, partial(_keep_for, entity, reader))
+        keep(broker, entity, reader)
         watch_idle(broker, entity, reader)
-
-
-def _keep_for(entity: Entity, reader: NamedReader, partition: Partition, index: int) -> None:
-    entity.keep_for_reader(partition, index, reader)
 
 
 def watch_idle(broker: Broker, entity: Entity, reader: NamedReader) -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.named_reader import MESSAGES, OUTCOMES, NamedReader
-from onibus.broker.pages import load_block
-from onibus.broker.replies import Reply, answer, fail
 from onibus.core.block import Block
+from onibus.core.commands import CheckLog, Piece, PlanLog, PlanOutcomes, Query
 from onibus.core.errors import (
     Damaged,
     EntityNotFound,
@@ -29,8 +28,11 @@ from onibus.core.errors import (
 )
 from onibus.core.outcomes import OutcomeLog, OutcomePlace
 from onibus.core.partition import Partition
-from onibus.core.path.read import Piece, check_complete, ordinal_of, plan, plan_outcomes
+from onibus.core.path.read import ordinal_of
 from onibus.core.records import OUTCOMES as OUTCOMES_TABLE
+from onibus.shard.pages import load_block
+from onibus.shard.replies import Reply, answer, fail
+from onibus.shard.seat import Seat
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ class Reading(Generic[P, F]):
             self._entity.last_used = self._broker.clock.now()
             if self._reader is not None:
                 self._reader.used = self._broker.clock.now()
-            pieces = self._ask(self._plan)
+            pieces = self._plan()
             if pieces:
                 self._read(partition, pieces, make, reply)
             else:
@@ -100,10 +102,10 @@ class Reading(Generic[P, F]):
         except OnibusError as error:
             fail(reply, error)
 
-    def _ask(self, question: Callable[[Partition], T]) -> T:
-        """Ask the partition; a reader by name is told by its name what it has lost."""
+    def _ask(self, question: Query[T]) -> T:
+        """Ask the partition; the error of a named reader says what it has lost."""
         try:
-            return self._broker.ask(self.seat, question)
+            return self._broker.apply(self.seat, question, self._broker.clock.now())
         except LogGap as gap:
             if self._reader is None:
                 raise
@@ -150,7 +152,7 @@ class Reading(Generic[P, F]):
             return PartitionOffline(f"partition {self._index} of {self._entity.name}: {error}")
         return error
 
-    def _plan(self, partition: Partition) -> list[P]:
+    def _plan(self) -> list[P]:
         """Return where the next rows are; nowhere, if no more are to be read."""
         raise NotImplementedError
 
@@ -189,14 +191,12 @@ class LogReading(Reading[Piece, tuple[Block, int, int]]):
         if limit is not None:
             self.end = min(self.end, self.position + limit)
         self._left = self._left if limit_bytes is None else limit_bytes
-        self._ask(self._check)
+        self._ask(CheckLog(self.position, self.end))
         return self
 
-    def _check(self, partition: Partition) -> None:
-        check_complete(partition, self.position, self.end)
-
-    def _plan(self, partition: Partition) -> list[Piece]:
-        pieces = plan(partition, self.position, self.end, min(SLICE_BYTES, self._left))
+    def _plan(self) -> list[Piece]:
+        size = min(SLICE_BYTES, self._left)
+        pieces = self._ask(PlanLog(self.position, self.end, size))
         return [] if self._begun and pieces[0].size > self._left else pieces
 
     def _passed(self, pieces: list[Piece]) -> None:
@@ -239,14 +239,14 @@ class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
         self.position, self.end = start, below if end is None else end
         if self.end < self.position:
             raise InvalidArgument(f"invalid range: {start} is after {end}")
-        self._ask(self._plan)
+        self._plan()
         return self
 
     def outcomes(self, partition: Partition) -> OutcomeLog:
         return partition.subscriptions[self._entity.number].outcomes
 
-    def _plan(self, partition: Partition) -> list[OutcomePlace]:
-        return plan_outcomes(self.outcomes(partition), self.position, self.end)
+    def _plan(self) -> list[OutcomePlace]:
+        return self._ask(PlanOutcomes(self._entity.number, self.position, self.end))
 
     def _has(self, partition: Partition, piece: OutcomePlace) -> bool:
         return piece in self.outcomes(partition).places(piece.first, piece.last + 1, 1)

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import TOLD, Reply, answer, fail
-from onibus.core.checks import check_text, check_whole
+from msgspec.structs import replace
+
+from onibus.broker.entity import Entity
+from onibus.core.checks import check_whole
+from onibus.core.commands import AcceptSession, Command, HeldSession, Receive, ReceiveFifo
 from onibus.core.errors import (
     EntityDisabled,
     InvalidOperation,
     NoSession,
     OnibusError,
     PartitionOffline,
+    QuotaExceeded,
 )
-from onibus.core.inspection import AcceptedSession, NonExclusive
-from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX, VISIBILITY_MS_MAX
+from onibus.core.inspection import NonExclusive
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.deliver import deliver, deliver_groups
-from onibus.core.path.room import Room
 from onibus.core.path.route import partition_of
-from onibus.core.path.session import accept_session, held_session
+from onibus.shard.replies import TOLD, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
+
+T = TypeVar("T")
 
 #: Tries once to get something for a receiver; answers the reply and tells True when it did.
 Fetch = Callable[["Waiter"], bool]
@@ -80,15 +83,13 @@ def receive(
     held_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages from any partition, under a lock or for good; wait if there are none.
+    """Deliver messages of any partition, locked or deleted; wait if no message is available.
 
-    `visibility_ms`: how long they are locked, instead of what the entity says. Where receivers hold
-    `held_max` messages already they get no more. `bytes_max` bounds the bytes that are given out,
-    but one message is, however large it is.
+    `visibility_ms` replaces the lock duration of the entity. If receivers hold `held_max` messages
+    already, they get none. `bytes_max` bounds the bytes that are delivered, except those of the
+    first message.
     """
-    entity = _receivable(broker, name, limit, wait_ms)
-    if visibility_ms is not None:
-        check_whole("visibility_ms", visibility_ms, 0, VISIBILITY_MS_MAX)
+    entity = _receivable(broker, name, wait_ms)
     settings = entity.outlet_settings()
     if settings.forward_to is not None and not dead:
         raise InvalidOperation(f"{entity.name} forwards to {settings.forward_to}: receive there")
@@ -96,40 +97,41 @@ def receive(
         if settings.fifo:
             raise InvalidOperation(f"{entity.name} is a FIFO queue: use fifo_receiver")
         raise InvalidOperation(f"{entity.name} requires sessions: use accept_session")
+    command = Receive(
+        entity.number,
+        limit,
+        dead,
+        take,
+        visibility_ms,
+        bytes_max=bytes_max,
+        held_max=_share(entity, held_max),
+    )
 
     def fetch(waiter: Waiter) -> bool:
-        if held_max is not None and held_count(entity) >= held_max:
-            return False
         found: list[ReceivedMessage] = []
-        room = room_of(bytes_max)
+        left, over = bytes_max, held_max is not None
         for seat in in_turn(entity):
-            wanted = limit - len(found)
-            messages = _try(
-                broker,
-                entity,
-                seat,
-                lambda subscription, now, out, wanted=wanted: deliver(
-                    subscription,
-                    wanted,
-                    now,
-                    out,
-                    dead=dead,
-                    take=take,
-                    visibility_ms=visibility_ms,
-                    room=room,
-                ),
+            wanted = (
+                command
+                if not found
+                else replace(command, limit=limit - len(found), bytes_max=left, at_least_one=False)
             )
-            if messages and take:
-                # What is taken for good is told only when that is on the disk.
-                assert seat.store.loop is not None
-                seat.store.loop.answer_after(waiter.reply, messages)
-                broker.start(seat.store)
+            received = _try(broker, entity, seat, wanted)
+            if received is None:
+                continue
+            over &= received.over
+            if received.messages and take:
+                # Deleted messages are delivered once their deletion is on the disk.
+                _after_commit(broker, seat, waiter.reply, received.messages)
                 return True
-            found += messages or []
-            if len(found) == limit or (room is not None and room.left <= 0):
+            found += received.messages
+            left = received.left
+            if len(found) == limit or (left is not None and left <= 0):
                 break
         if found:
             answer(waiter.reply, found)
+        elif not wait_ms:
+            waiter.nothing = QuotaExceeded("too many messages are in flight") if over else []
         return bool(found)
 
     kind = ("receive", dead, held_max)
@@ -148,28 +150,16 @@ def receive_fifo(
     held_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages of a FIFO queue, group by group; see `receive`."""
-    entity = _receivable(broker, name, limit, wait_ms)
+    """Deliver messages of a FIFO queue, group by group; see `receive`."""
+    entity = _receivable(broker, name, wait_ms)
     settings = entity.outlet_settings()
     if not settings.fifo:
         raise InvalidOperation(f"{entity.name} is not a FIFO queue: use receiver")
-    if attempt_id is not None:
-        check_text("attempt_id", attempt_id, ID_LENGTH_MAX, 1)
     visible_ms = settings.lock_duration_ms if visibility_ms is None else visibility_ms
-    check_whole("visibility_ms", visible_ms, 0, VISIBILITY_MS_MAX)
+    command = ReceiveFifo(entity.number, limit, visible_ms, attempt_id, bytes_max, held_max)
 
     def fetch(waiter: Waiter) -> bool:
-        # What is held already can be given out again all the same (F9).
-        full = held_max is not None and held_count(entity) >= held_max
-        wanted = 0 if full else limit
-        found = _use(
-            broker,
-            entity,
-            entity.seats[0],
-            lambda subscription, now, out: deliver_groups(
-                subscription, wanted, visible_ms, now, out, attempt_id, room_of(bytes_max)
-            ),
-        )
+        found = _use(broker, entity, entity.seats[0], command)
         if found:
             answer(waiter.reply, found)
         return bool(found)
@@ -178,10 +168,9 @@ def receive_fifo(
     return _try_or_wait(broker, waiter, wait_ms)
 
 
-def held_count(entity: Entity) -> int:
-    """Return how many messages receivers hold, where partitions are online."""
-    online = [seat.partition for seat in entity.seats if seat.partition is not None]
-    return sum(entity.part_of(partition).held() for partition in online)
+def _share(entity: Entity, held_max: int | None) -> int | None:
+    """Return how many messages receivers may hold in one partition of an entity."""
+    return None if held_max is None else -(-held_max // len(entity.seats))
 
 
 def accept(
@@ -197,12 +186,10 @@ def accept(
 
     With `sharing` non-exclusively, or by taking over another receiver's lock (B9).
     """
-    entity = _receivable(broker, name, 1, wait_ms)
+    entity = _receivable(broker, name, wait_ms)
     if not entity.outlet_settings().requires_session:
         raise InvalidOperation(f"{entity.name} has no sessions: use receiver")
-    if session_id is not None:
-        check_text("session_id", session_id, ID_LENGTH_MAX)
-    check_text("owner", owner, ID_LENGTH_MAX)
+    command = AcceptSession(entity.number, session_id, owner, sharing)
 
     def fetch(waiter: Waiter) -> bool:
         seats = in_turn(entity)
@@ -210,23 +197,13 @@ def accept(
             seats = [entity.seats[partition_of(session_id, len(entity.seats))]]
             seats[0].online()
         for seat in seats:
-            accepted: AcceptedSession | None = _try(
-                broker,
-                entity,
-                seat,
-                lambda subscription, now, out: accept_session(
-                    subscription, session_id, owner, now, out, sharing
-                ),
-            )
+            accepted = _try(broker, entity, seat, command)
             if accepted is not None:
                 held = (entity, seat, accepted)
-                if sharing is not None and sharing.takeover is not None:
-                    # A crash must not return the session to the receiver that lost it.
-                    assert seat.store.loop is not None
-                    seat.store.loop.answer_after(waiter.reply, held)
-                    broker.start(seat.store)
-                else:
+                if command.answered_early:
                     answer(waiter.reply, held)
+                else:
+                    _after_commit(broker, seat, waiter.reply, held)
                 return True
         return False
 
@@ -238,8 +215,7 @@ def receive_session(
     broker: Broker,
     entity: Entity,
     seat: Seat,
-    session_id: str,
-    token: bytes,
+    session: HeldSession,
     limit: int,
     wait_ms: int,
     reply: Reply,
@@ -247,20 +223,14 @@ def receive_session(
     take: bool = False,
     bytes_max: int | None = None,
 ) -> Waiter | None:
-    """Give out messages of a session that the caller holds."""
-    _receivable(broker, entity.name, limit, wait_ms)
+    """Deliver messages of a session that the caller holds."""
+    _receivable(broker, entity.name, wait_ms)
+    command = Receive(entity.number, limit, delete=take, session=session, bytes_max=bytes_max)
 
     def fetch(waiter: Waiter) -> bool:
-        def from_session(subscription: Any, now: int, out: Any) -> list[ReceivedMessage]:
-            session = held_session(subscription, session_id, token)
-            room = room_of(bytes_max)
-            return deliver(subscription, limit, now, out, session=session, take=take, room=room)
-
-        messages = _use(broker, entity, seat, from_session)
+        messages = _use(broker, entity, seat, command).messages
         if messages and take:
-            assert seat.store.loop is not None
-            seat.store.loop.answer_after(waiter.reply, messages)
-            broker.start(seat.store)
+            _after_commit(broker, seat, waiter.reply, messages)
         elif messages:
             answer(waiter.reply, messages)
         return bool(messages)
@@ -268,9 +238,8 @@ def receive_session(
     return _try_or_wait(broker, Waiter(entity, fetch, [], reply), wait_ms)
 
 
-def room_of(bytes_max: int | None) -> Room | None:
-    """Return the room of one receive; None where it is not bounded."""
-    return None if bytes_max is None else Room(bytes_max)
+def _after_commit(broker: Broker, seat: Seat, reply: Reply, value: Any) -> None:
+    seat.store.answer_after(reply, value)
 
 
 def serve(broker: Broker, entity: Entity) -> None:
@@ -362,11 +331,10 @@ def _fetch(waiter: Waiter) -> bool:
         return True
 
 
-def _receivable(broker: Broker, name: str, limit: int, wait_ms: int) -> Entity:
+def _receivable(broker: Broker, name: str, wait_ms: int) -> Entity:
     entity = broker.find(name)
     if not entity.outlet_settings().receives:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it delivers no messages")
-    check_whole("limit", limit, 1, BATCH_COUNT_MAX)
     check_whole("wait_ms", wait_ms, 0)
     return entity
 
@@ -377,18 +345,18 @@ def in_turn(entity: Entity) -> list[Seat]:
     return entity.seats[entity.next_receive :] + entity.seats[: entity.next_receive]
 
 
-def _try(broker: Broker, entity: Entity, seat: Seat, operation: Any) -> Any:
+def _try(broker: Broker, entity: Entity, seat: Seat, command: Command[T]) -> T | None:
     """Ask one partition; one that is offline has nothing, unless it is the only one."""
     try:
-        return _use(broker, entity, seat, operation)
+        return _use(broker, entity, seat, command)
     except PartitionOffline:
         if len(seat.entity.seats) == 1:
             raise
         return None
 
 
-def _use(broker: Broker, entity: Entity, seat: Seat, operation: Any) -> Any:
+def _use(broker: Broker, entity: Entity, seat: Seat, command: Command[T]) -> T:
     """Deliver from a partition, unless its disk hangs: reading there would stop everything."""
     if seat.store.stalled:
         seat.store.check_healthy()
-    return broker.use(entity, seat, operation)
+    return broker.use(entity, seat, command)

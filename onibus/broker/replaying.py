@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.reading import LogReading
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, size_of
 from onibus.broker.sending import open_for_sends
 from onibus.broker.turns import fitting, is_large, plan_ahead, slice_count
 from onibus.core.block import ACTIVATED, MESSAGE, Block
+from onibus.core.commands import CarryOut, FindRepeats
 from onibus.core.errors import InvalidArgument, OnibusError, Unknown
-from onibus.core.inspection import Filter
+from onibus.core.inspection import Filter, check_filter
 from onibus.core.message import Message, ReceivedMessage
 from onibus.core.numbering import Numbering
-from onibus.core.partition import Partition
 from onibus.core.path.admit import Prepared, admit
-from onibus.core.path.peek import states_of
-from onibus.core.path.work import Result, carry_out, prepare
-from onibus.core.records import WriteBatch
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -35,7 +33,7 @@ SENT_A_SLICE = 500
 def replay(broker: Broker, reading: LogReading, to: str, where: Filter, reply: Reply) -> None:
     """Send what a filter means of what is read; answer how many when all is durable."""
     open_for_sends(broker, to)
-    states_of(where, dead=False)
+    check_filter(where, dead=False)
     if where.state is not None:
         raise InvalidArgument("the log has no states: remove state from the filter")
     _Replay(broker, reading, to, where, reply).read()
@@ -100,7 +98,7 @@ class _Replay:
         now = self._broker.clock.now()
         for seat, part in work.items():
             # Messages get their new ids now: a plan is for the messages that it has seen.
-            self._broker.ask(seat, prepare, part, now)
+            part.take(self._broker.apply(seat, FindRepeats(part), now))
 
         def planned() -> None:
             try:
@@ -119,12 +117,6 @@ class _Replay:
             self._send_to(seat, part, left)
 
     def _send_to(self, seat: Seat, part: Part, left: dict[Seat, None]) -> None:
-        clock = self._broker.clock
-
-        def send(partition: Partition, now: int, out: WriteBatch) -> Result:
-            found = prepare(partition, part, now)
-            return carry_out(partition, part, found, now, clock.wall_at(now), out)
-
         def sent(outcome: Outcome) -> None:
             if outcome.error is not None:
                 self._fail(outcome.error)
@@ -134,11 +126,9 @@ class _Replay:
             if not left:
                 self._send()
 
-        self._broker.apply(seat, send)
+        self._broker.apply(seat, CarryOut(part))
         self._stored = True
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(sent), None)
-        self._broker.start(seat.store)
+        seat.store.answer_after(Outcome(sent), None)
 
     def _fail(self, error: BaseException) -> None:
         if self._stored:

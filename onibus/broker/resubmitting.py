@@ -8,7 +8,7 @@ Where its MessageId is still remembered it gets a new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,24 +16,22 @@ from msgspec.structs import replace
 
 from onibus.api.delivery import Resubmitted
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
 from onibus.broker.settling import seat_of_number
 from onibus.broker.turns import plan_ahead
 from onibus.broker.work import Parts
-from onibus.core.errors import BusClosed, InvalidArgument, MessageNotFound, OnibusError
-from onibus.core.inspection import Filter
+from onibus.core.commands import ChooseMovable, FindMovable, FindRepeats
+from onibus.core.errors import BusClosed, InvalidArgument, OnibusError
+from onibus.core.inspection import Filter, check_filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import NUMBERS_MAX
-from onibus.core.marks import STATE_WORDS
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
-from onibus.core.path.work import prepare
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.core.partition import Partition
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages that one work examines and moves when a filter chooses them.
 A_SLICE = 200
@@ -84,7 +82,8 @@ class Resubmission:
         move = Move(self._broker, self._source, self._target)
         for seat, chosen in by_seat.items():
             self._broker.advance(seat, now)
-            ordinals = self._broker.ask(seat, self._find, chosen)
+            command = FindMovable(self._source.number, list(chosen), self._state)
+            ordinals = self._broker.use(self._source, seat, command, now)
             move.add(seat, ordinals, _again)
         if move.refused:
             raise move.refused[0][2]
@@ -92,7 +91,7 @@ class Resubmission:
 
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
-        states_of(wanted, dead=self._state is State.DEAD_LETTERED)
+        check_filter(wanted, dead=self._state is State.DEAD_LETTERED)
         # What is dead-lettered again meanwhile is not sent again by the same call.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)
@@ -107,9 +106,19 @@ class Resubmission:
         seat = seats[0]
         now = self._broker.clock.now()
         self._broker.advance(seat, now)
-        ordinals, after = self._broker.ask(seat, self._choose, start, self._below[seat], wanted)
+        command = ChooseMovable(
+            self._source.number,
+            wanted,
+            self._state,
+            start,
+            self._below[seat],
+            A_SLICE,
+            self._most - self._count,
+        )
+        found = self._broker.use(self._source, seat, command, now)
+        after = found.next
         move = Move(self._broker, self._source, self._target)
-        move.add(seat, ordinals, _again)
+        move.add(seat, found.ordinals, _again)
         if not self._only and not self._dry_run:
             chosen = move.messages[:]
             move.fit()
@@ -160,7 +169,7 @@ class Resubmission:
             if not self._only and move.is_large:
                 for seat, part in parts.items():
                     # Messages get their new ids now: a plan is for the messages that it has seen.
-                    self._broker.ask(seat, prepare, part, now)
+                    part.take(self._broker.apply(seat, FindRepeats(part), now))
                 self._planned = (move, parts)
                 plan_ahead(self._broker, parts, partial(self._go_on, again))
                 return
@@ -177,37 +186,6 @@ class Resubmission:
 
     def _answer(self) -> None:
         answer(self._reply, Resubmitted(moved=self._moved, refused=self._refused))
-
-    def _find(self, partition: Partition, numbers: Iterable[int]) -> list[int]:
-        """Return dead letters that nobody holds, or refuse all of them."""
-        subscription = self._source.part_of(partition)
-        ordinals = []
-        for number in numbers:
-            ordinal = subscription.ordinal(number)
-            if subscription.state(ordinal) is not self._state:
-                word = STATE_WORDS[self._state]
-                raise MessageNotFound(f"message {number} is not {word}, or it is locked")
-            ordinals.append(ordinal)
-        return ordinals
-
-    def _choose(
-        self, partition: Partition, start: int, below: int, wanted: Filter
-    ) -> tuple[list[int], int]:
-        """Return dead letters that a filter means, and where to go on: 0 at the end."""
-        subscription = self._source.part_of(partition)
-        there = live_ordinals(subscription, start, frozenset({self._state}))
-        left, size = self._most - self._count, 0
-        chosen: list[int] = []
-        for looked, ordinal in enumerate(there, 1):
-            if ordinal >= below:
-                break
-            message = subscription.view(ordinal)
-            size += len(message.body)
-            if wanted.matches(message):
-                chosen.append(ordinal)
-            if looked == A_SLICE or size > SLICE_BYTES or len(chosen) == left:
-                return chosen, ordinal + 1
-        return chosen, 0
 
 
 def _again(received: ReceivedMessage) -> Message:

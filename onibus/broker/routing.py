@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.core.errors import OnibusError, PartitionOffline, QuotaExceeded
 from onibus.core.path.admit import Prepared
 from onibus.core.path.route import partition_of
+from onibus.shard.seat import Seat
 
 #: A partition, the positions of its messages in what was sent (not needed where it gets all), and
 #: whether any other would do.

@@ -9,26 +9,31 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from onibus.api.searching import LOOKS_MAX
-from onibus.broker.settling import first_ordinal
+from onibus.broker.settling import peek_partition
+from onibus.core.commands import (
+    CountPurgeable,
+    CountReasons,
+    DescribeSessions,
+    ListSessionIds,
+    Tail,
+    WarmSessions,
+)
 from onibus.core.errors import EntityNotFound, InvalidArgument
-from onibus.core.inspection import Filter, SessionInfo
-from onibus.core.lifecycle import HELD, State
+from onibus.core.inspection import Filter, SessionInfo, check_filter
 from onibus.core.limits import BATCH_COUNT_MAX, PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
-from onibus.core.path.peek import SLICE_BYTES, Page, live_ordinals, states_of
-from onibus.core.path.session import describe
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.core.sessions import Session
-    from onibus.core.subscription import Subscription
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
 #: Messages looked at before other clients have their turn.
 A_SLICE = 200
@@ -58,47 +63,56 @@ def search(
         raise InvalidArgument(
             f"a search has a limit of 1 to {BATCH_COUNT_MAX}, 1 to {LOOKS_MAX} looks and a start"
         )
+    check_filter(wanted, dead)
     looked = 0
     index = partition_index(start, entity.partitioned)
     for seat in entity.seats[index:]:
         if seat.partition is None and len(entity.seats) > 1:
             continue
-        page = Page(limit, wanted, dead)
+        left = looks - looked
         number = start if seat.index == index else 0
-        ordinal = broker.look(entity, seat, first_ordinal, number)
-        while ordinal and looked + page.looked < looks:
-            slice_looks = min(A_SLICE, looks - looked - page.looked)
-            ordinal = broker.look(entity, seat, page.fill, ordinal, slice_looks)
+        found: list[ReceivedMessage] = []
+        ordinal, is_full = 0, False
+        for peeked in peek_partition(
+            broker, entity, seat, number, limit, wanted, dead, partial(_a_slice, left)
+        ):
+            found += peeked.messages
+            looked += peeked.looked
+            ordinal, is_full = peeked.next, peeked.is_full
             yield None
-        looked += page.looked
-        if page.messages or ordinal:
-            yield Found(page.messages, _next(entity, seat, page, ordinal), looked)
+        if found or ordinal:
+            yield Found(found, _next(entity, seat, found, is_full, ordinal), looked)
             return
     yield Found([], None, looked)
 
 
-def _next(entity: Entity, seat: Seat, page: Page, ordinal: int) -> int | None:
+def _a_slice(left: int, looked: int) -> int:
+    """Return how many messages the next slice looks at."""
+    return max(min(A_SLICE, left - looked), 0)
+
+
+def _next(
+    entity: Entity, seat: Seat, found: list[ReceivedMessage], is_full: bool, ordinal: int
+) -> int | None:
     """Return the number at which the next search starts."""
     if ordinal:
         return seat.online().numbering.number(ordinal)
-    if page.is_full:
+    if is_full:
         # Above the highest number of a partition is the first one of the next.
-        return page.messages[-1].sequence_number + 1
+        return found[-1].sequence_number + 1
     following = seat.index + 1
     return following << 48 if following < len(entity.seats) else None
 
 
-class Tail:
+class Tailing:
     """Messages that arrive from now on, without a change to them."""
 
     def __init__(self, broker: Broker, name: str, wanted: Filter) -> None:
         self._broker = broker
         self._entity = broker.find(name)
         self._entity.outlet_settings()
-        self._states = states_of(wanted, dead=False)
+        check_filter(wanted, dead=False)
         self._wanted = wanted
-        #: bytes of bodies in the current look
-        self._size = 0
         #: where each partition's log ended at the last look; offline ones follow later
         self._ends = {
             seat: seat.partition.log.visible_below
@@ -109,56 +123,33 @@ class Tail:
     def look(self) -> list[ReceivedMessage]:
         """Return some of the messages that arrived since the last look."""
         found: list[ReceivedMessage] = []
-        self._size = 0
+        left = PEEK_BYTES_MAX
         for seat in self._entity.seats:
             if seat.deleted:
                 raise EntityNotFound(f"{self._entity.name} was deleted")
             if seat.partition is not None:
-                self._ends[seat] = self._broker.look(
-                    self._entity, seat, self._take, self._ends.get(seat, 0), found
-                )
+                start = self._ends.get(seat, 0)
+                command = Tail(self._entity.number, self._wanted, start, TAIL_MAX, left)
+                tailed = self._broker.use(self._entity, seat, command)
+                self._ends[seat] = tailed.next
+                found += tailed.messages
+                left -= tailed.size
         return found
-
-    def _take(self, subscription: Subscription, start: int, found: list[ReceivedMessage]) -> int:
-        """Add what arrived; return where the next look starts."""
-        below = subscription.log.visible_below
-        start = max(min(start, below) if start else below, below - TAIL_MAX)
-        for ordinal in live_ordinals(subscription, start, self._states):
-            message = subscription.view(ordinal)
-            if self._size > PEEK_BYTES_MAX:
-                break
-            self._size += len(message.body)
-            if self._wanted.matches(message):
-                found.append(message)
-        return below
 
 
 def count_purgeable(broker: Broker, name: str, wanted: Filter) -> Iterator[int | None]:
     """Count what a purge would delete; yield None after each slice, then the count."""
     entity = broker.find(name)
-    states = states_of(wanted, dead=False) - HELD
     count = 0
     for seat in entity.seats:
         start = 1
         while start:
-            found, start = broker.look(entity, seat, _count_matching, states, wanted, start)
-            count += found
+            counted = broker.use(
+                entity, seat, CountPurgeable(entity.number, wanted, start, A_SLICE)
+            )
+            count, start = count + counted.count, counted.next
             yield None
     yield count
-
-
-def _count_matching(
-    subscription: Subscription, states: frozenset[State], wanted: Filter, start: int
-) -> tuple[int, int]:
-    """Count a slice of messages that match; return the count and where to continue."""
-    count = size = 0
-    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
-        if looked == A_SLICE or size > SLICE_BYTES:
-            return count, ordinal
-        message = subscription.view(ordinal)
-        size += len(message.body)
-        count += wanted.matches(message)
-    return count, 0
 
 
 class Reasons(msgspec.Struct):
@@ -174,13 +165,16 @@ class Reasons(msgspec.Struct):
 def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
     """Count dead-lettered messages by reason; yield None after each slice, then the counts."""
     entity = broker.find(name)
-    states = states_of(Filter(), dead=True)
     counts: dict[str | None, int] = {}
     looked = 0
     for seat in entity.seats:
         start = 1
         while start and seat.partition is not None and looked < LOOKS_MAX:
-            start = broker.look(entity, seat, _count, states, start, counts)
+            counted = broker.use(entity, seat, CountReasons(entity.number, start, A_SLICE))
+            start = counted.next
+            for reason, count in counted.counts.items():
+                key = None if reason not in counts and len(counts) > REASONS_MAX else reason
+                counts[key] = counts.get(key, 0) + count
             looked += A_SLICE
             yield None
         if start and seat.partition is not None:
@@ -193,19 +187,6 @@ def dead_letter_reasons(broker: Broker, name: str) -> Iterator[Reasons | None]:
 def _reasons(counts: dict[str | None, int], complete: bool) -> Reasons:
     others = counts.pop(None, 0)
     return Reasons({reason or "": count for reason, count in counts.items()}, others, complete)
-
-
-def _count(
-    subscription: Subscription, states: frozenset[State], start: int, counts: dict[str | None, int]
-) -> int:
-    """Count a slice of dead-lettered messages; return where to continue, 0 at the end."""
-    for looked, ordinal in enumerate(live_ordinals(subscription, start, states)):
-        if looked == A_SLICE:
-            return ordinal
-        reason = subscription.view(ordinal).dead_letter_reason or ""
-        key = None if reason not in counts and len(counts) > REASONS_MAX else reason
-        counts[key] = counts.get(key, 0) + 1
-    return 0
 
 
 class SomeSessions(msgspec.Struct):
@@ -224,25 +205,17 @@ def list_sessions(
     for seat in entity.seats:
         if seat.partition is None:
             continue
-        while broker.look(entity, seat, _warm_some):
+        while broker.use(entity, seat, WarmSessions(entity.number, A_SLICE)):
             yield None
-        sessions = broker.look(entity, seat, lambda part: part.sessions.hot())
-        for start in range(0, len(sessions), A_SLICE):
-            some = sessions[start : start + A_SLICE]
-            infos = broker.look(entity, seat, _described, some)
+        ids = broker.use(entity, seat, ListSessionIds(entity.number))
+        for start in range(0, len(ids), A_SLICE):
+            command = DescribeSessions(entity.number, ids[start : start + A_SLICE])
+            infos = broker.use(entity, seat, command)
             matching = [info for info in infos if word in info.session_id.lower()]
             found.count += len(matching)
             found.sessions = heapq.nsmallest(limit, [*found.sessions, *matching], _waits_longest)
             yield None
     yield found
-
-
-def _warm_some(part: Subscription) -> bool:
-    return part.sessions.warm_some(part.session_name, A_SLICE)
-
-
-def _described(part: Subscription, sessions: list[Session]) -> list[SessionInfo]:
-    return list(describe(part, sessions))
 
 
 def _waits_longest(info: SessionInfo) -> tuple[float, str]:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.entity import QUEUE, Entity, Seat
-from onibus.broker.message_store import MessageStore, SendRequest
-from onibus.broker.replies import Outcome, Reply, answer, fail
+from onibus.broker.entity import QUEUE, Entity
 from onibus.broker.routing import Part, any_seat, check_room, route, seat_of, size_of
 from onibus.broker.turns import SLICE_STEPS, Turn, steps_of, waits
 from onibus.core.checks import check_whole
@@ -21,16 +16,16 @@ from onibus.core.errors import (
     InvalidArgument,
     InvalidOperation,
     OnibusError,
-    PartitionOffline,
 )
 from onibus.core.limits import BATCH_COUNT_MAX, DELIVERY_DELAY_MS_MAX
 from onibus.core.message import Message, Sent
-from onibus.core.path import enqueue
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
-from onibus.core.records import WriteBatch
 from onibus.core.settings import LogSettings
 from onibus.core.staged import Part as StagedPart
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.shard import SendRequest
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -214,7 +209,7 @@ def _do_parts(
     work: dict[Seat, StagedPart],
     reply: Reply,
 ) -> None:
-    take_in(broker, work)
+    take_in(work)
     now = broker.clock.now()
     for seat, _, _ in parts:
         broker.advance(seat, now)
@@ -263,7 +258,7 @@ def _put_in_turn(broker: Broker, request: SendRequest) -> None:
             request.seat.online()
             check_room(request.seat, request.size)
         except OnibusError as error:
-            _move(broker, request, error)
+            reroute(broker, request, error)
         else:
             _put(broker, request)
 
@@ -275,143 +270,16 @@ def _put_in_turn(broker: Broker, request: SendRequest) -> None:
 
 
 def _put(broker: Broker, request: SendRequest) -> None:
-    request.seat.pending_bytes += request.size
-    store = request.seat.store
-    inbox = store.inbox
-    inbox.append(request)
-    if len(inbox) == 1:
-        broker.start(store)
+    request.seat.store.gather(request)
 
 
-def apply_inbox(broker: Broker, store: MessageStore) -> None:
-    """Apply the sends that gathered, as one batch a partition, right before a commit."""
-    if not store.inbox or store.loop is None:
-        return
-    requests, store.inbox = store.inbox, []
-    by_seat: dict[Seat, list[SendRequest]] = {}
-    for request in requests:
-        request.seat.pending_bytes -= request.size
-    for request in _with_room(broker, store, requests):
-        group = by_seat.get(request.seat)
-        if group is None:
-            by_seat[request.seat] = [request]
-        else:
-            group.append(request)
-    now = broker.clock.now()
-    wall = broker.clock.wall_at(now)
-    for seat, group in by_seat.items():
-        for some in _together(group):
-            _apply(broker, seat, some, now, wall)
-
-
-def _with_room(
-    broker: Broker, store: MessageStore, requests: list[SendRequest]
-) -> list[SendRequest]:
-    """Return the requests that the disk has room for; others are refused, or go elsewhere."""
-    with contextlib.suppress(OnibusError):
-        store.check_disk(sum([request.size for request in requests]))
-        return requests
-    size = 0
-    fitting = []
-    for request in requests:
-        # A large request that does not fit does not keep the others out.
-        try:
-            if store.loop is None:
-                raise PartitionOffline(f"store {store.name} failed")
-            store.check_disk(size + request.size)
-        except OnibusError as error:
-            _move(broker, request, error)
-        else:
-            fitting.append(request)
-            size += request.size
-    if store.loop is not None:
-        return fitting
-    for request in fitting:
-        _move(broker, request, PartitionOffline(f"store {store.name} failed"))
-    return []
-
-
-def take_in(broker: Broker, seats: Iterable[Seat]) -> None:
-    """Apply the sends that gathered for these partitions: a work must not overtake them."""
+def take_in(seats: Iterable[Seat]) -> None:
+    """Apply the sends that gathered for these partitions: an operation must not overtake them."""
     for store in dict.fromkeys(seat.store for seat in seats):
-        apply_inbox(broker, store)
+        store.take_in()
 
 
-def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
-    """Yield requests that become one batch: singles in a row; a bulk or planned send alone."""
-    start = 0
-    for at, request in enumerate(group):
-        if type(request.prepared) is not list or request.plan is not None:
-            if start < at:
-                yield group[start:at]
-            yield [request]
-            start = at + 1
-    if start < len(group):
-        yield group[start:] if start else group
-
-
-def _apply(broker: Broker, seat: Seat, group: list[SendRequest], now: int, wall: int) -> None:
-    """Apply requests to their partition, as one batch."""
-    store = seat.store
-    assert store.loop is not None
-    kernel: Any = enqueue
-    batches: list[Any] = [request.prepared for request in group]
-    batch = batches[0]
-    if type(batch) is not list:
-        from onibus.core.path import bulk
-
-        kernel = bulk
-    elif len(group) > 1:
-        batch = list(chain.from_iterable(batches))
-    try:
-        if seat.id not in store.seats:
-            raise EntityNotFound(f"{seat.entity.name} was deleted")
-        broker.advance(seat, now)
-        originals = broker.ask(seat, kernel.find_duplicates, batch, now)
-    except OnibusError as error:
-        for request in group:
-            _move(broker, request, error)
-        return
-    partition = seat.online()
-    out = WriteBatch()
-    try:
-        answers = kernel.send(partition, batch, originals, now, wall, out, plan=group[0].plan)
-        partition.finish(now, out)
-    except Exception as error:
-        # Nothing of it is written. It goes nowhere else: there it would do the same again.
-        failure = broker.partition_failed(seat, error)
-        for request in group:
-            fail(request.reply, failure)
-        return
-    store.loop.write(out)
-    broker.written(seat, partition, now)
-    seat.entity.last_used = now
-    _answer(store.loop, group, answers)
-
-
-def _answer(loop: CommitLoop, group: list[SendRequest], answers: Any) -> None:
-    """Answer each request with its share, when all of it is durable."""
-    if len(group) == 1:
-        loop.answer_after(group[0].reply, answers)
-        return
-    if len(answers) == len(group):
-        for request, answer_to_one in zip(group, answers, strict=True):
-            loop.answer_after(request.reply, [answer_to_one])
-        return
-    start = 0
-    for request in group:
-        end = start + len(request.prepared)
-        loop.answer_after(request.reply, answers[start:end])
-        start = end
-
-
-def move_elsewhere(broker: Broker, request: SendRequest) -> None:
-    """A store failed before this send was tried on it."""
-    request.seat.pending_bytes -= request.size
-    _move(broker, request, PartitionOffline(f"store {request.seat.store.name} failed"))
-
-
-def _move(broker: Broker, request: SendRequest, error: OnibusError) -> None:
+def reroute(broker: Broker, request: SendRequest, error: OnibusError) -> None:
     """A send cannot be tried where it should: a keyless one goes to another partition (P5)."""
     if not request.keyless or isinstance(error, EntityNotFound):
         fail(request.reply, error)

@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from onibus.broker.entity import Entity, Seat
-from onibus.broker.replies import Outcome, Reply, answer, fail
-from onibus.broker.slices import in_slices
+from onibus.broker.entity import Entity
+from onibus.core.commands import (
+    Cancel,
+    ChangeVisibility,
+    Command,
+    Delete,
+    ForgetIds,
+    HeldSession,
+    Peek,
+    Peeked,
+    Purge,
+    ReceiveDeferred,
+    Renew,
+    SetSessionState,
+    Settle,
+    Settlement,
+    Undefer,
+    check_numbers,
+    check_token,
+)
 from onibus.core.errors import (
     EntityDisabled,
     InvalidArgument,
@@ -18,27 +35,23 @@ from onibus.core.errors import (
     UnknownToken,
 )
 from onibus.core.holds import TOKEN
-from onibus.core.inspection import Filter
+from onibus.core.inspection import Filter, check_filter
 from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
-from onibus.core.path.complete import complete, find_held
-from onibus.core.path.deliver import deliver_deferred, find_deferred
-from onibus.core.path.peek import Page, states_of
-from onibus.core.path.purge import find_undeferrable, forget_ids, purge, undefer
-from onibus.core.path.room import Room
-from onibus.core.path.schedule import cancel, find_scheduled
-from onibus.core.path.session import held_session
-from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
+from onibus.shard.slices import in_slices
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-Find = Callable[[Subscription, list[Any]], list[int]]
-Act = Callable[[Subscription, list[int], int, WriteBatch], Any]
-#: A session, and the token of the receiver that holds it.
-Held = tuple[str, bytes]
-ActOnEach = Callable[[Subscription, list[int], int, WriteBatch], list[Any]]
+T = TypeVar("T")
+
+#: Builds the command of one partition from the places of its tokens in the request.
+BuildForSome = Callable[[list[int]], Command[list[Any]]]
+#: Builds the command of one partition from its share of the tokens or numbers.
+Build = Callable[[list[Any]], Command[Any]]
 
 #: Messages that one slice of a purge looks at.
 PURGE_SLICE = 1_000
@@ -47,20 +60,14 @@ PEEK_SLICE = 500
 
 
 def seat_of_token(entity: Entity, token: bytes) -> Seat:
-    """Return the partition that gave a token out; a token of no shape of ours holds nothing."""
-    if not has_shape(token):
-        raise UnknownToken("not a lock token of this bus: use the token of the received message")
+    """Return the partition that issued a token; reject bytes that are not a token."""
+    check_token(token)
     if len(entity.seats) == 1:
         return entity.seats[0]
     index = partition_index(TOKEN.unpack(token)[0], entity.partitioned)
     if index >= len(entity.seats):
         raise UnknownToken("not a lock token of this entity: settle where it was received")
     return entity.seats[index]
-
-
-def has_shape(token: bytes) -> bool:
-    """Tell whether a token looks like one of this bus."""
-    return isinstance(token, bytes) and len(token) == TOKEN.size
 
 
 def seat_of_number(entity: Entity, number: int) -> Seat:
@@ -72,67 +79,104 @@ def seat_of_number(entity: Entity, number: int) -> Seat:
     raise MessageNotFound(f"no message with sequence number {number}")
 
 
-def settle_one(
+# One result per token
+
+
+def settle_each(
     broker: Broker,
     name: str,
-    token: bytes,
-    act: Callable[[Subscription, int, WriteBatch], Any],
+    tokens: Sequence[bytes],
+    settlement: Settlement,
     reply: Reply,
-    session: Held | None = None,
+    session: HeldSession | None = None,
 ) -> None:
-    """Do one thing to one held message; answered when it is durable.
+    """Settle each message independently; the reply gets None, or the rejection, for each token.
 
     With `session`, only while the caller holds that session: it may have been taken over (B9).
     """
     entity = broker.find(name)
-    seat = seat_of_token(entity, token)
-
-    def settle(subscription: Subscription, now: int, out: WriteBatch) -> Any:
-        check_holder(subscription, session)
-        return act(subscription, now, out)
-
-    _after_commit(broker, seat, broker.use(entity, seat, settle), reply)
-
-
-def check_holder(subscription: Subscription, session: Held | None) -> None:
-    """Reject a receiver whose session is not its own any longer."""
-    if session is not None:
-        held_session(subscription, *session)
-
-
-def complete_all(
-    broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply, session: Held | None = None
-) -> None:
-    """Complete held messages atomically: a token that does not hold rejects the call.
-
-    For `session` see `settle_one`.
-    """
-    entity = broker.find(name)
-
-    def find(subscription: Subscription, chosen: list[Any]) -> list[int]:
-        check_holder(subscription, session)
-        return find_held(subscription, chosen)
-
-    on_all(
+    on_each(
         broker,
         entity,
         tokens,
-        seat_of_token,
-        find,
-        lambda subscription, ordinals, now, out: complete(subscription, ordinals, out),
+        lambda places: Settle(entity.number, settlement, _some(tokens, places), session),
         reply,
     )
 
 
-def settle_each(
-    broker: Broker, name: str, tokens: Sequence[bytes], act: ActOnEach, reply: Reply
+def renew_each(
+    broker: Broker,
+    name: str,
+    tokens: Sequence[bytes],
+    reply: Reply,
+    duration_ms: int | None = None,
+    session: HeldSession | None = None,
 ) -> None:
-    """Do something to each message by itself, by its token, whatever becomes of the others.
-
-    `act` is given the places of one partition's tokens, and returns for each a result, or a refusal
-    that has changed nothing. The answer, when all is durable, has them in the tokens' order.
-    """
+    """Renew each lock independently; the reply gets the new end or rejection of each token."""
     entity = broker.find(name)
+    on_each(
+        broker,
+        entity,
+        tokens,
+        lambda places: Renew(entity.number, _some(tokens, places), duration_ms, session),
+        reply,
+    )
+
+
+def renew_one(
+    broker: Broker,
+    name: str,
+    token: bytes,
+    reply: Reply,
+    duration_ms: int | None = None,
+    session: HeldSession | None = None,
+) -> None:
+    """Renew a lock; the reply gets its new end by the wall clock."""
+    entity = broker.find(name)
+    seat = seat_of_token(entity, token)
+    command = Renew(entity.number, [token], duration_ms, session, atomic=True)
+    (until,) = broker.use(entity, seat, command)
+    _after_commit(broker, seat, until, reply)
+
+
+def change_visibility(
+    broker: Broker,
+    name: str,
+    tokens: Sequence[bytes],
+    durations_ms: Sequence[int],
+    reply: Reply,
+    *,
+    accepts_earlier: bool,
+) -> None:
+    """Change visibility timeouts as SQS does; the reply gets None, or the rejection, for each."""
+    entity = broker.find(name)
+
+    def build(places: list[int]) -> ChangeVisibility:
+        durations = _some(durations_ms, places)
+        return ChangeVisibility(entity.number, _some(tokens, places), durations, accepts_earlier)
+
+    on_each(broker, entity, tokens, build, reply)
+
+
+def delete_each(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
+    """Delete messages as SQS does; the reply gets None, or the rejection, for each token."""
+    entity = broker.find(name)
+    on_each(
+        broker,
+        entity,
+        tokens,
+        lambda places: Delete(entity.number, _some(tokens, places)),
+        reply,
+    )
+
+
+def on_each(
+    broker: Broker, entity: Entity, tokens: Sequence[bytes], build: BuildForSome, reply: Reply
+) -> None:
+    """Do something to each message, by its token and independently of the others.
+
+    The reply gets the results in the order of the tokens when all is durable.
+    """
     results: list[Any] = [None] * len(tokens)
     by_seat = _by_seat(entity, tokens, results)
     left = len(by_seat)
@@ -145,13 +189,8 @@ def settle_each(
         elif not left:
             answer(reply, results)
 
-    def act_on(
-        places: list[int], subscription: Subscription, now: int, out: WriteBatch
-    ) -> list[Any]:
-        return act(subscription, places, now, out)
-
     for seat, places in by_seat.items():
-        told = broker.use(entity, seat, partial(act_on, places))
+        told = broker.use(entity, seat, build(places))
         for place, result in zip(places, told, strict=True):
             results[place] = result
         _after_commit(broker, seat, None, Outcome(collect))
@@ -159,10 +198,12 @@ def settle_each(
         answer(reply, results)
 
 
+def _some(given: Sequence[T], places: list[int]) -> Sequence[T]:
+    return given if len(places) == len(given) else [given[place] for place in places]
+
+
 def _by_seat(entity: Entity, tokens: Sequence[bytes], results: list[Any]) -> dict[Seat, list[int]]:
-    """Return the places of tokens by the partition that gave them out; refuse others there."""
-    if not entity.partitioned and all(has_shape(token) for token in tokens):
-        return {entity.seats[0]: list(range(len(tokens)))}
+    """Return the places of tokens by the partition that issued them; reject others there."""
     by_seat: dict[Seat, list[int]] = {}
     for place, token in enumerate(tokens):
         try:
@@ -172,29 +213,43 @@ def _by_seat(entity: Entity, tokens: Sequence[bytes], results: list[Any]) -> dic
     return by_seat
 
 
-def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
-    """Cancel scheduled messages: all of them, or none."""
+# Atomically
+
+
+def settle_all(
+    broker: Broker,
+    name: str,
+    tokens: Sequence[bytes],
+    settlement: Settlement,
+    reply: Reply,
+    session: HeldSession | None = None,
+) -> None:
+    """Settle messages atomically: a token that does not hold rejects the call.
+
+    For `session` see `settle_each`.
+    """
+    entity = broker.find(name)
     on_all(
         broker,
-        broker.find(name),
-        numbers,
-        seat_of_number,
-        find_scheduled,
-        lambda subscription, ordinals, now, out: cancel(subscription, ordinals, out),
+        entity,
+        tokens,
+        seat_of_token,
+        lambda some: Settle(entity.number, settlement, some, session, atomic=True),
         reply,
     )
 
 
+def cancel_scheduled(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
+    """Cancel scheduled messages atomically."""
+    entity = broker.find(name)
+    on_all(broker, entity, numbers, seat_of_number, lambda some: Cancel(entity.number, some), reply)
+
+
 def undefer_all(broker: Broker, name: str, numbers: Sequence[int], reply: Reply) -> None:
-    """Give deferred messages back: all of them, or none."""
+    """Make deferred messages active again, atomically."""
+    entity = broker.find(name)
     on_all(
-        broker,
-        broker.find(name),
-        numbers,
-        seat_of_number,
-        find_undeferrable,
-        lambda subscription, ordinals, now, out: undefer(subscription, ordinals, out),
-        reply,
+        broker, entity, numbers, seat_of_number, lambda some: Undefer(entity.number, some), reply
     )
 
 
@@ -206,37 +261,22 @@ def receive_deferred(
     *,
     dead: bool = False,
     take: bool = False,
-    session: Held | None = None,
+    session: HeldSession | None = None,
     bytes_max: int | None = None,
 ) -> None:
-    """Receive deferred messages by their numbers: all of them, or none (L2)."""
+    """Receive deferred messages by sequence number, atomically (L2)."""
     entity = broker.find(name)
     settings = entity.outlet_settings()
     if not settings.receives:
         raise EntityDisabled(f"{entity.name} is {settings.status}: it delivers no messages")
     if settings.requires_session and not (settings.fifo or dead) and session is None:
         raise InvalidOperation(f"{entity.name} requires sessions: use the session's receiver")
-
-    def holder(subscription: Subscription) -> Any:
-        return held_session(subscription, *session) if session is not None else None
-
-    room = None if bytes_max is None else Room(bytes_max)
-
-    def find(subscription: Subscription, chosen: list[int]) -> list[int]:
-        ordinals = find_deferred(subscription, chosen, holder(subscription), dead)
-        if room is not None:
-            room.take_all(subscription.log, ordinals)
-        return ordinals
-
     on_all(
         broker,
         entity,
         numbers,
         seat_of_number,
-        find,
-        lambda subscription, ordinals, now, out: deliver_deferred(
-            subscription, ordinals, now, out, session=holder(subscription), take=take
-        ),
+        lambda some: ReceiveDeferred(entity.number, some, dead, take, session, bytes_max),
         reply,
     )
 
@@ -246,13 +286,14 @@ def on_all(
     entity: Entity,
     subjects: Sequence[Any],
     seat_of: Callable[[Entity, Any], Seat],
-    find: Find,
-    act: Act,
+    build: Build,
     reply: Reply,
 ) -> None:
-    """Do something to several messages of several partitions, after finding all of them."""
-    if not isinstance(subjects, Sequence) or not 0 < len(subjects) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} messages or sequence numbers")
+    """Do something to messages of several partitions, unless one of them rejects it.
+
+    The reply gets the received messages, if the command receives.
+    """
+    check_numbers(subjects)
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
@@ -260,9 +301,12 @@ def on_all(
     now = broker.clock.now()
     for seat in by_seat:
         broker.advance(seat, now)
-    found = {seat: broker.look(entity, seat, find, chosen) for seat, chosen in by_seat.items()}
-    left = len(found)
-    results: dict[Seat, Any] = dict.fromkeys(found)
+    commands = {seat: build(chosen) for seat, chosen in by_seat.items()}
+    if len(commands) > 1:
+        for seat, command in commands.items():
+            broker.check(entity, seat, command)
+    left = len(commands)
+    results: dict[Seat, Any] = dict.fromkeys(commands)
 
     def collect(seat: Seat, outcome: Outcome) -> None:
         nonlocal left
@@ -272,50 +316,37 @@ def on_all(
         results[seat] = outcome.value
         left -= 1
         if not left:
-            answer(reply, [one for several in results.values() for one in several or ()])
+            received = [one for several in results.values() for one in several or () if one]
+            answer(reply, received or None)
 
-    def act_on(ordinals: list[int], subscription: Subscription, now: int, out: WriteBatch) -> Any:
-        return act(subscription, ordinals, now, out)
-
-    for seat, ordinals in found.items():
-        result = broker.use(entity, seat, partial(act_on, ordinals), now)
+    for seat, command in commands.items():
+        result = broker.use(entity, seat, command, now)
         _after_commit(broker, seat, result, Outcome(partial(collect, seat)))
 
 
 def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
-    assert seat.store.loop is not None
-    seat.store.loop.answer_after(reply, value)
-    broker.start(seat.store)
+    seat.store.answer_after(reply, value)
 
 
 def on_session(
-    broker: Broker,
-    entity: Entity,
-    seat: Seat,
-    session_id: str,
-    token: bytes,
-    act: Callable[[Subscription, Any, int, WriteBatch], Any],
-    reply: Reply,
-    state: bytes | None = None,
+    broker: Broker, entity: Entity, seat: Seat, command: Command[Any], reply: Reply
 ) -> None:
     """Do something to a session that the caller holds; answered when it is durable.
 
-    `state` is what it keeps with the session. Sessions have states without messages, so states may
-    take only half of the disk's reserve.
+    Sessions keep their states without messages, so states may take only half of the disk's reserve.
     """
-    if state:
-        seat.store.check_disk(len(state), settling=True)
+    if isinstance(command, SetSessionState) and command.state:
+        seat.store.check_disk(len(command.state), settling=True)
+    _after_commit(broker, seat, broker.use(entity, seat, command), reply)
 
-    def with_session(subscription: Subscription, now: int, out: WriteBatch) -> Any:
-        return act(subscription, held_session(subscription, session_id, token), now, out)
 
-    _after_commit(broker, seat, broker.use(entity, seat, with_session), reply)
+# Looking at, or deleting, many
 
 
 def peek_all(
     broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool
 ) -> list[Any]:
-    """Look at messages from a number on, at once, through as many as it takes."""
+    """Look at messages from a number on, at once."""
     slices = _peek(broker, name, start, limit, wanted, dead)
     while True:
         try:
@@ -328,7 +359,7 @@ def peek_all(
 def peek_in_slices(
     broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool, reply: Reply
 ) -> None:
-    """The same with others' work in between: what a filter means may be far away, or not there."""
+    """Look at messages from a number on, with other requests between the slices."""
     slices = _peek(broker, name, start, limit, wanted, dead)
 
     def step() -> bool:
@@ -346,12 +377,12 @@ def peek_in_slices(
         answer(reply, found)
         return False
 
-    in_slices(broker, step)
+    in_slices(broker.call_soon, step)
 
 
 def _peek(
     broker: Broker, name: str, start: int, limit: int, wanted: Filter, dead: bool
-) -> Generator[None, None, list[Any]]:
+) -> Generator[None, None, list[ReceivedMessage]]:
     """Look through partitions in their order, up to one in which something is found (P7).
 
     Yields after each slice.
@@ -361,7 +392,7 @@ def _peek(
         raise InvalidArgument(f"limit is out of range: peek 1 to {BATCH_COUNT_MAX} messages")
     if not isinstance(start, int) or start < 0:
         raise InvalidArgument("start must be a sequence number")
-    page = Page(limit, wanted, dead)
+    check_filter(wanted, dead)
     index = partition_index(start, entity.partitioned)
     if index and partition_index(start - 1, True) < index <= len(entity.seats):
         # One above the last number of the partition before: it may have rolled over since (S8).
@@ -370,19 +401,52 @@ def _peek(
         if seat.partition is None and len(entity.seats) > 1:
             continue
         number = start if seat.index == index else 0
-        ordinal = broker.look(entity, seat, first_ordinal, number)
-        while ordinal := broker.look(entity, seat, page.fill, ordinal, PEEK_SLICE):
-            yield
-        if page.messages:
-            break
-    return page.messages
+        slices = peek_partition(broker, entity, seat, number, limit, wanted, dead)
+        found: list[ReceivedMessage] = []
+        for peeked in slices:
+            found += peeked.messages
+            if peeked.next:
+                yield
+        if found:
+            return found
+    return []
 
 
-def first_ordinal(subscription: Subscription, number: int) -> int:
-    """Return the ordinal from which a peek continues."""
-    log, numbering = subscription.log, subscription.numbering
-    first = log.places[0].first if log.places else log.next_ordinal
-    return numbering.not_below(number, first, log.next_ordinal, subscription.is_live)
+def peek_partition(
+    broker: Broker,
+    entity: Entity,
+    seat: Seat,
+    number: int,
+    limit: int,
+    wanted: Filter,
+    dead: bool,
+    looks: Callable[[int], int] = lambda looked: PEEK_SLICE,
+) -> Generator[Peeked, None, None]:
+    """Yield what each slice of a peek finds in a partition, from a sequence number on.
+
+    `looks` returns how many messages the next slice looks at; 0 ends the peek.
+    """
+    ordinal: int | None = None
+    found = size = looked = 0
+    while a_slice := looks(looked):
+        command = Peek(
+            entity.number,
+            wanted,
+            limit - found,
+            a_slice,
+            ordinal,
+            number,
+            dead,
+            size,
+            at_least_one=not found,
+        )
+        peeked = broker.use(entity, seat, command)
+        found += len(peeked.messages)
+        looked += peeked.looked
+        size, ordinal = peeked.size, peeked.next
+        yield peeked
+        if not ordinal:
+            return
 
 
 def purge_all(
@@ -394,13 +458,12 @@ def purge_all(
     held: bool = False,
     most: int | None = None,
 ) -> None:
-    """Delete what a filter means, slice by slice; answer how many when all is durable (X2).
+    """Delete messages that match, in slices; answer how many when all is durable (X2).
 
-    With `held` also what receivers hold. Where there is a `most`, no more than that: the oldest of
-    each partition first.
+    With `held` also locked messages. At most `most`: the oldest of each partition first.
     """
     entity = broker.find(name)
-    states_of(wanted, dead=False)
+    check_filter(wanted, dead=False)
     if forget and entity.topic is not None:
         raise InvalidOperation(f"ids are recorded at the topic: purge {entity.topic.name}")
     for seat in entity.seats:
@@ -445,19 +508,16 @@ class _Purging:
             return
         seat = self._seats[0]
         try:
-            purged, self._start = self._broker.use(
-                self._entity,
-                seat,
-                lambda subscription, now, out: purge(
-                    subscription, self._wanted, self._start, PURGE_SLICE, out, self._held, left
-                ),
-            )
+            number = self._entity.number
+            command = Purge(number, self._wanted, self._start, PURGE_SLICE, self._held, left)
+            purged = self._broker.use(self._entity, seat, command)
+            self._start = purged.next
             if not self._start:
                 self._seats.pop(0)
                 if self._forget:
-                    self._broker.apply(seat, lambda partition, now, out: forget_ids(partition, out))
+                    self._broker.apply(seat, ForgetIds())
         except Exception as error:
             fail(self._reply, error)
             return
-        self._count += purged
+        self._count += purged.count
         _after_commit(self._broker, seat, None, Outcome(self.next_slice))

@@ -56,7 +56,5 @@ def start_standing(broker: Broker, entity: Entity) -> None:
     """Keep rows for the readers of an entity that was just created."""
     for reader in entity.readers.values():
         reader.durable = True
-        for seat in entity.seats:
-            if seat.partition is not None:
-                entity.keep_for_reader(seat.partition, seat.index, reader)
+        readers.keep(broker, entity, reader)
         readers.watch_idle(broker, entity, reader)

@@ -13,14 +13,15 @@ from onibus.broker.timekeeping import keep_time
 from onibus.core.errors import PartitionOffline
 from onibus.core.path.compact import compact, forget_retained
 from onibus.core.records import WriteBatch
+from onibus.shard.opening import delete_orphans
+from onibus.shard.shard import TIDY_AFTER_MS
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Seat
-    from onibus.broker.message_store import MessageStore
+    from onibus.shard.seat import Seat
+    from onibus.shard.shard import Shard
 
-#: How long a partition rests before its log and its ids are tidied, and between two slices of that.
-TIDY_AFTER_MS = 1_000
+#: Time between two slices of tidying a partition.
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
 #: So many blocks of a partition are merged although somebody works with it.
@@ -59,16 +60,16 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
         _tick_seat(broker, kind, broker.seats[subject])
 
 
-def _tick_store(broker: Broker, kind: str, store: MessageStore) -> None:
+def _tick_store(broker: Broker, kind: str, store: Shard) -> None:
     if kind == "reopen":
         if not store.online:
             broker.reopen(store)
     elif kind == "orphans":
-        store.find_orphans()
+        delete_orphans(store)
     elif store.loop is not None:
-        store.loop.start(lazily=True)
+        store.commit_all()
         if store.loop.waiting:
-            broker.flush_later(store)
+            store.flush_later()
 
 
 def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
@@ -119,5 +120,5 @@ def tidy(broker: Broker, seat: Seat, eager: bool = True) -> bool:
         partition.finish(broker.clock.now(), out, by_itself=True)
         seat.store.loop.touch(partition)
         seat.store.loop.write(out)
-        broker.flush_later(seat.store)
+        seat.store.flush_later()
     return more

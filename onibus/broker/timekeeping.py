@@ -13,17 +13,18 @@ import msgspec
 
 from onibus.api.log import StampsSetBack
 from onibus.api.operation import ClockInfo, StampsAhead
-from onibus.broker.clock import DAY_MS, SLACK_MS, ClockRecord
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.replies import Outcome, Reply, fail
+from onibus.core.commands import SetStampsBack
 from onibus.core.errors import ClockInDoubt, Damaged, PartitionOffline
 from onibus.core.log import Repair
 from onibus.core.records import META, WriteBatch
+from onibus.shard.clock import DAY_MS, SLACK_MS, ClockRecord
+from onibus.shard.commits import CommitLoop
+from onibus.shard.replies import Outcome, Reply, fail
 from onibus.store.interface import Store
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Seat
+    from onibus.shard.seat import Seat
 
 #: The name of the row.
 CLOCK_ROW = "clock"
@@ -80,9 +81,7 @@ def accept_clock(broker: Broker, reply: Reply) -> None:
     for seat in _online(broker):
         if seat.online().log.last_stamp > wall + SLACK_MS:
             # Before time passes: messages that are due now get a stamp of the right clock.
-            repair = broker.apply(
-                seat, lambda partition, _, out: partition.set_stamps_back(wall, out), clock.now()
-            )
+            repair = broker.apply(seat, SetStampsBack(), clock.now())
             repaired.append(_set_back(seat, repair))
             assert seat.store.loop is not None
             loops[seat.store.loop] = None

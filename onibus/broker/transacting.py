@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec.structs import replace
-
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.namespace import ChangeRules
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.routing import route, seat_of_key
 from onibus.broker.sending import check_takes, open_for_sends, take_in
-from onibus.broker.settling import Held, check_holder, seat_of_token
+from onibus.broker.settling import seat_of_token
 from onibus.broker.turns import Turn, waits
-from onibus.core.checks import check_properties, check_text, check_whole
+from onibus.core.commands import FindHeld, HeldSession, Settlement
 from onibus.core.errors import (
     EntityNotFound,
     InvalidArgument,
@@ -28,16 +25,14 @@ from onibus.core.errors import (
     QuotaExceeded,
     Refused,
 )
-from onibus.core.holds import Hold
-from onibus.core.lifecycle import DEAD
-from onibus.core.limits import REASON_LENGTH_MAX, TRANSACTION_MS_MAX
-from onibus.core.mark import Mark
-from onibus.core.message import Message, Sent, encode_properties
+from onibus.core.limits import TRANSACTION_MS_MAX
+from onibus.core.message import Message, Sent
 from onibus.core.path.admit import Prepared, admit
 from onibus.core.path.plan import Plan
 from onibus.core.path.route import effective_key
 from onibus.core.staged import Change, Part
-from onibus.core.subscription import Subscription
+from onibus.shard.replies import Outcome, Reply, answer, fail
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -51,19 +46,14 @@ _ENDED = {
 }
 
 
-class Settlement:
-    """What is to become of one held message."""
+class _Settled(NamedTuple):
+    """A message that the transaction settles."""
 
-    __slots__ = ("change", "entity", "session", "token")
-
-    def __init__(
-        self, entity: Entity, token: bytes, change: Change, session: Held | None = None
-    ) -> None:
-        self.entity = entity
-        self.token = token
-        self.change = change
-        #: the session that the settling receiver must hold (B9)
-        self.session = session
+    entity: Entity
+    token: bytes
+    settlement: Settlement
+    #: the session that the settling receiver must hold (B9)
+    session: HeldSession | None
 
 
 class Transaction:
@@ -74,7 +64,7 @@ class Transaction:
         self._limit = limit
         self._deadline = broker.clock.now() + TRANSACTION_MS_MAX
         self._sends: list[tuple[Entity, Prepared]] = []
-        self._settlements: list[Settlement] = []
+        self._settlements: list[_Settled] = []
         #: changes of the rules of subscriptions, in order
         self._rules: dict[Entity, list[ChangeRules]] = {}
         self._keys: dict[str, str] = {}
@@ -104,28 +94,29 @@ class Transaction:
             )
 
     def settle(
-        self, name: str, tokens: Sequence[bytes], change: Change, session: Held | None = None
+        self,
+        name: str,
+        tokens: Sequence[bytes],
+        settlement: Settlement,
+        session: HeldSession | None = None,
     ) -> None:
         """Add settlements atomically; tokens must hold their messages now and at the commit.
 
         So must the receiver hold its `session`.
         """
         self._open(len(tokens))
-        _check(change)
         entity = self._broker.find(name)
         entity.outlet_settings()
         settled = {one.token for one in self._settlements}
         for token in tokens:
             seat = seat_of_token(entity, token)
-            _, mark, _ = self._broker.look(entity, seat, _held_by, token, session)
-            if change.verb == "dead-letter" and mark.state in DEAD:
+            found = self._broker.use(entity, seat, FindHeld(entity.number, token, session))
+            if settlement.verb == "dead-letter" and found.is_dead:
                 raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
             if token in settled:
                 raise InvalidArgument("the message is already settled in this transaction")
             settled.add(token)
-        self._settlements += [
-            Settlement(entity, token, replace(change), session) for token in tokens
-        ]
+        self._settlements += [_Settled(entity, token, settlement, session) for token in tokens]
 
     def change_rules(self, name: str, change: ChangeRules) -> None:
         """Add a change of a subscription's rules; not if its topic is partitioned (P11)."""
@@ -186,7 +177,7 @@ class Transaction:
 
     def _commit(self, reply: Reply) -> None:
         entities = dict.fromkeys(entity for entity, _ in self._sends)
-        take_in(self._broker, [seat for entity in entities for seat in entity.seats])
+        take_in([seat for entity in entities for seat in entity.seats])
         now = self._broker.clock.now()
         parts: dict[Seat, Part] = {}
         positions: dict[Seat, list[int]] = {}
@@ -195,9 +186,9 @@ class Transaction:
             parts[seat] = Part()
             self._broker.advance(seat, now)
             # A deleted entity comes before a lost lock: no retry helps there.
-            self._broker.ask(seat, settlement.entity.part_of)
+            settlement.entity.part_of(seat.online())
         for settlement in self._settlements:
-            self._find(settlement, parts)
+            self._find(settlement, parts, now)
         self._route(parts, positions)
         rules = self._broker.namespace.decide_rules(self._rules) if self._rules else None
         for seat in positions:
@@ -229,16 +220,12 @@ class Transaction:
         """Where nothing was changed it may be committed again, or rolled back."""
         self.ended = "" if isinstance(error, Refused) else UNKNOWN
 
-    def _find(self, settlement: Settlement, parts: dict[Seat, Part]) -> None:
-        entity, token = settlement.entity, settlement.token
+    def _find(self, settled: _Settled, parts: dict[Seat, Part], now: int) -> None:
+        entity, token, settlement, session = settled
         seat = seat_of_token(entity, token)
-        ordinal, _, _ = self._broker.ask(
-            seat,
-            lambda partition: _held_by(entity.part_of(partition), token, settlement.session),
-        )
-        change = settlement.change
-        change.subscription, change.ordinal = entity.number, ordinal
-        parts[seat].changes.append(change)
+        command = FindHeld(entity.number, token, session)
+        found = self._broker.use(entity, seat, command, now)
+        parts[seat].changes.append(Change.of(settlement, entity.number, found.ordinal))
 
     def _route(self, parts: dict[Seat, Part], positions: dict[Seat, list[int]]) -> None:
         by_entity: dict[Entity, list[int]] = {}
@@ -286,30 +273,3 @@ class Transaction:
             raise QuotaExceeded(
                 f"too many messages and rules: a transaction has at most {self._limit}"
             )
-
-
-def _held_by(
-    subscription: Subscription, token: bytes, session: Held | None
-) -> tuple[int, Mark, Hold]:
-    """Return the message that a token holds, or reject the token or its receiver."""
-    check_holder(subscription, session)
-    return subscription.held_by(token)
-
-
-def _check(change: Change) -> None:
-    """Refuse what could not be carried out, or kept until then."""
-    check_whole("delay_ms", change.delay_ms, 0)
-    for word, text in (("reason", change.reason), ("description", change.description)):
-        if text is not None:
-            check_text(word, text, REASON_LENGTH_MAX)
-    if change.properties is not None:
-        check_properties(change.properties)
-        try:
-            encode_properties(change.properties)
-        except (TypeError, OverflowError, UnicodeEncodeError) as error:
-            raise InvalidArgument(f"cannot encode the properties: {error}") from None
-
-
-def verb(name: str, **more: Any) -> Change:
-    """Return a change whose message is not known yet."""
-    return Change(0, 0, name, **more)

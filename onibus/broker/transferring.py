@@ -12,19 +12,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.sending import open_for_sends
-from onibus.core.lifecycle import State
+from onibus.core.commands import ListWaiting, ReadMessages
 from onibus.core.message import Message, ReceivedMessage
-from onibus.core.path.peek import live_ordinals
-from onibus.core.path.room import Room
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.core.partition import Partition
+    from onibus.broker.entity import Entity
+    from onibus.shard.seat import Seat
 
-_WAITING = frozenset({State.ACTIVE})
 #: A slice is staged as one piece: about so many bytes, or one message that is larger.
 SLICE_BYTES = 4 << 20
 
@@ -54,7 +51,8 @@ def transfer(
     now = broker.clock.now()
     for seat in source.seats:
         broker.advance(seat, now)
-        ordinals = broker.ask(seat, _waiting, source, limit, below.get(seat.id, 0))
+        command = ListWaiting(source.number, limit, below.get(seat.id, 0), SLICE_BYTES)
+        ordinals = broker.use(source, seat, command, now)
         if ordinals:
             _move(broker, source, seat, ordinals, target_of, change, now, reply)
             return
@@ -64,24 +62,6 @@ def transfer(
 def ends(source: Entity) -> dict[int, int]:
     """Return where the logs of a queue's partitions end now, for `below`."""
     return {seat.id: seat.online().log.next_ordinal for seat in source.seats}
-
-
-def _waiting(partition: Partition, source: Entity, limit: int, below: int) -> list[int]:
-    subscription = source.part_of(partition)
-    found: list[int] = []
-    for ordinal in live_ordinals(subscription, 0, _WAITING):
-        if ordinal >= below or len(found) == limit:
-            break
-        if subscription.settings.requires_session:
-            session = subscription.session_of(ordinal)
-            if session.in_use or session.waiting:
-                continue
-        found.append(ordinal)
-    return found[: Room(SLICE_BYTES).take(partition.log, found)]
-
-
-def _view(partition: Partition, source: Entity, ordinal: int) -> ReceivedMessage:
-    return source.part_of(partition).view(ordinal)
 
 
 def _move(
@@ -94,7 +74,7 @@ def _move(
     now: int,
     reply: Reply,
 ) -> None:
-    views = [broker.ask(seat, _view, source, ordinal) for ordinal in ordinals]
+    views = broker.use(source, seat, ReadMessages(source.number, ordinals), now)
     name = target_of(views[0])
     if name is None:
         answer(reply, Transferred(0, "its original entity is unknown"))

@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Outcome, Reply, fail, is_unwanted
+from onibus.core.commands import PlanFanOut, RunPlan
 from onibus.core.errors import BusClosed, InvalidOperation, OnibusError
-from onibus.core.path import enqueue
 from onibus.core.path.plan import Plan
+from onibus.shard.replies import Outcome, Reply, fail, is_unwanted
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.core.partition import Partition
+    from onibus.broker.entity import Entity
     from onibus.core.path.admit import Prepared
     from onibus.core.staged import Part
+    from onibus.shard.seat import Seat
 
 #: Steps of rules (core/rules/subject.py) in one slice, about 5 ms. A send with more is planned.
 SLICE_STEPS = 50_000
@@ -77,27 +77,16 @@ class Turn:
             if not seat.entity.subscriptions:
                 continue
             try:
-                plan: Plan = broker.ask(seat, _kernel(batch).plan, batch, broker.clock.now())
+                now = broker.clock.now()
+                plan = broker.apply(seat, PlanFanOut(batch), now)
                 take(plan)
                 self.planned = True
-                while not (left := broker.ask(seat, _run, plan, left)):
+                while not (left := broker.apply(seat, RunPlan(plan, left), now)):
                     left = a_slice
                     yield left
             except OnibusError:
                 # The partition is offline: the send fails when it runs.
                 continue
-
-
-def _run(partition: Partition, plan: Plan, steps: int) -> int:
-    return plan.run(steps)
-
-
-def _kernel(batch: Any) -> Any:
-    if type(batch) is list:
-        return enqueue
-    from onibus.core.path import bulk
-
-    return bulk
 
 
 def steps_of(entity: Entity, batch: Any) -> int:

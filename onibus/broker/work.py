@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker.replies import Outcome, Reply
-from onibus.core.path.work import Result
+from onibus.core.commands import Stored
 from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply
 
 if TYPE_CHECKING:
-    from onibus.broker.entity import Seat
     from onibus.broker.namespace import RuleDecision
+    from onibus.shard.seat import Seat
 
 Parts = dict["Seat", Part]
 #: What was sent to each partition, in the order of its part.
@@ -74,6 +74,6 @@ class Work:
         self.kept = 0
         #: bytes of the messages that it will publish
         self.size = 0
-        self.results: dict[int, Result] = {}
+        self.results: dict[int, Stored] = {}
         #: changes of rules that its decision brings (P11)
         self.rules: RuleDecision | None = None

@@ -21,23 +21,32 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from onibus.broker.replies import Outcome, Reply, answer, fail
 from onibus.broker.turns import Turn, is_large
 from onibus.broker.work import Parts, Publication, Results, Work, WorkRow, decode_row, encode_row
+from onibus.core.commands import (
+    CarryOut,
+    FindRepeats,
+    ListStagedBlocks,
+    Publish,
+    ReadStaged,
+    Stage,
+    Stored,
+    Unstage,
+)
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
-from onibus.core.path.work import Result, carry_out, prepare, publish, stage, unstage
 from onibus.core.path.work import forget as forget_part
-from onibus.core.records import STAGED, WORKS, WriteBatch
-from onibus.core.staged import Part, blocks_of, decode_part
+from onibus.core.records import WORKS, WriteBatch
+from onibus.core.staged import Part
+from onibus.shard.replies import Outcome, Reply, answer, fail
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity, Seat
-    from onibus.broker.message_store import MessageStore
+    from onibus.broker.entity import Entity
     from onibus.broker.namespace import RuleDecision
-    from onibus.core.partition import Partition
+    from onibus.shard.seat import Seat
+    from onibus.shard.shard import Shard
     from onibus.store.interface import Store
 
 #: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
@@ -101,9 +110,7 @@ class Works:
         if not stores:
             answer(reply, None)
         for store in stores:
-            assert store.loop is not None
-            store.loop.answer_after(Outcome(published), None)
-            self._broker.start(store)
+            store.answer_after(Outcome(published), None)
 
     # A work, from its first step
 
@@ -143,30 +150,15 @@ class Works:
         for store in dict.fromkeys(seat.store for seat, part in parts.items() if len(part.batch)):
             store.check_disk(size)
 
-    def _at_once(self, store: MessageStore, parts: Parts, now: int, reply: Reply) -> None:
+    def _at_once(self, store: Shard, parts: Parts, now: int, reply: Reply) -> None:
         """Everything is in one store: one commit."""
         broker = self._broker
-        found = {seat: broker.ask(seat, prepare, part, now) for seat, part in parts.items()}
-        wall = broker.clock.wall_at(now)
-        out = WriteBatch()
-        results: Results = {}
-        assert store.loop is not None
-        try:
-            for seat, part in parts.items():
-                partition = seat.online()
-                results[seat] = carry_out(partition, part, found[seat], now, wall, out)
-                partition.finish(now, out)
-        except Exception as error:
-            # Some partitions have changed in memory and some have not: all of it goes.
-            store.loop.abandon(error)
-            broker.store_failed(store, error)
-            raise PartitionOffline(f"store {store.name}: {error}") from error
-        store.loop.write(out)
-        for seat in parts:
-            broker.written(seat, seat.online(), now)
-            seat.entity.last_used = now
-        store.loop.answer_after(reply, results)
-        broker.start(store)
+        commands = {
+            seat: CarryOut(part, part.take(broker.apply(seat, FindRepeats(part), now)))
+            for seat, part in parts.items()
+        }
+        results: Results = store.apply_together(commands, now)
+        store.answer_after(reply, results)
 
     def stage(
         self,
@@ -190,7 +182,7 @@ class Works:
         self._broker.disk.staged += work.size
         for seat, part in parts.items():
             try:
-                self._broker.apply(seat, partial(_stage, work.id, part), now)
+                self._broker.apply(seat, Stage(work.id, part), now)
             except OnibusError as error:
                 self._abort(work, error)
                 break
@@ -271,7 +263,7 @@ class Works:
         for seat in self._seats(work.parts):
             with contextlib.suppress(OnibusError):
                 blocks = self._blocks(seat, work.id, 0, work.parts[seat.id])
-                self._broker.apply(seat, partial(_unstage, work.id, [0], blocks))
+                self._broker.apply(seat, Unstage(work.id, [0], blocks))
 
     # Publishing
 
@@ -306,7 +298,7 @@ class Works:
         for work in lost:
             records.delete(WORKS, (work.id,))
         left = len(works)
-        results: dict[int, dict[int, Result]] = {}
+        results: dict[int, dict[int, Stored]] = {}
 
         def published(work: Work, outcome: Outcome) -> None:
             nonlocal left
@@ -395,7 +387,9 @@ class Works:
     def _publish(self, work: Work, seat: Seat, piece: int, part: Part | None) -> None:
         """Carry out a decided part, after what waits before it; costly rules run first."""
         try:
-            content = part or self._broker.ask(seat, lambda _: self._read(seat, work.id, piece))
+            content, now = part, self._broker.clock.now()
+            if content is None:
+                content = self._broker.apply(seat, ReadStaged(work.id, piece), now)
             if content is None:
                 # It was done before; only the row of the work was left.
                 self._published(work, seat.id, Outcome())
@@ -407,7 +401,7 @@ class Works:
                 return
             if content.rename:
                 # Messages get their new ids now: a plan is for the messages that it has seen.
-                self._broker.ask(seat, prepare, content, self._broker.clock.now())
+                content.take(self._broker.apply(seat, FindRepeats(content), now))
         except OnibusError:
             self._late(work, seat)
             return
@@ -432,14 +426,8 @@ class Works:
         self._broker.turns.take(turn)
 
     def _carry_out(self, work: Work, seat: Seat, piece: int, part: Part) -> None:
-        clock = self._broker.clock
         try:
-            work.results[seat.id] = self._broker.apply(
-                seat,
-                lambda partition, now, out: publish(
-                    partition, work.id, piece, part, now, clock.wall_at(now), out
-                ),
-            )
+            work.results[seat.id] = self._broker.apply(seat, Publish(work.id, piece, part))
         except OnibusError:
             self._late(work, seat)
             return
@@ -485,7 +473,7 @@ class Works:
 
     # Stores that are opened
 
-    def store_opened(self, store: MessageStore, staged: dict[int, dict[int, list[int]]]) -> None:
+    def store_opened(self, store: Shard, staged: dict[int, dict[int, list[int]]]) -> None:
         """Go on with what a store had staged: partition → work → pieces."""
         for seat in list(store.seats.values()):
             parts = staged.get(seat.id, {})
@@ -504,7 +492,7 @@ class Works:
         self,
         work: Work,
         seat: Seat | None,
-        store: MessageStore,
+        store: Shard,
         staged: dict[int, dict[int, list[int]]],
     ) -> bool:
         """Tell whether a partition, of the store that was opened or gone, has no part left."""
@@ -517,48 +505,21 @@ class Works:
         if work is None or seat.id not in work.parts:
             with contextlib.suppress(OnibusError):
                 blocks = [b for piece in pieces for b in self._blocks(seat, work_id, piece, None)]
-                self._broker.apply(seat, partial(_unstage, work_id, pieces, blocks))
+                self._broker.apply(seat, Unstage(work_id, pieces, blocks))
         elif work.decided:
             for piece in pieces:
                 self._publish(work, seat, piece, None)
-
-    def _read(self, seat: Seat, work_id: int, piece: int) -> Part | None:
-        assert seat.store.loop is not None
-        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
-        if row is None:
-            return None
-        assert isinstance(row[-1], bytes)
-        return decode_part(row[-1], seat.store.loop.pages.read_staged)
 
     def _blocks(self, seat: Seat, work_id: int, piece: int, part: Part | None) -> list[int]:
         """Return the blocks that have the messages of a part; not all parts are in memory."""
         if part is not None:
             return [body.block for body in part.staged]
-        if seat.store.loop is None:
-            return []
-        row = seat.store.loop.store.read(STAGED, (work_id, seat.id, piece))
-        return [] if row is None else blocks_of(cast("bytes", row[-1]))
+        command = ListStagedBlocks(work_id, piece)
+        return self._broker.apply(seat, command, self._broker.clock.now())
 
     def _seats(self, ids: Iterable[int]) -> list[Seat]:
         found = [self._broker.seat(seat_id) for seat_id in ids]
         return [seat for seat in found if seat is not None]
 
     def _after_commit(self, seat: Seat, then: Any) -> None:
-        assert seat.store.loop is not None
-        seat.store.loop.answer_after(Outcome(then), None)
-        self._broker.start(seat.store)
-
-
-def _stage(work: int, part: Part, partition: Partition, now: int, out: WriteBatch) -> None:
-    stage(partition, work, part, out)
-
-
-def _unstage(
-    work: int,
-    pieces: list[int],
-    blocks: list[int],
-    partition: Partition,
-    now: int,
-    out: WriteBatch,
-) -> None:
-    unstage(partition, work, pieces, blocks, now, out)
+        seat.store.answer_after(Outcome(then), None)

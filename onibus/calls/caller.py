@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onibus.broker.broker import Broker
-from onibus.broker.replies import Reply
 from onibus.core.errors import BusClosed
+from onibus.shard.replies import Reply
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -19,7 +19,6 @@ from onibus.broker import claim_holding, claim_reading, claim_settling
 from onibus.calls.caller import Caller
 from onibus.core.limits import CLAIM_LEASE_MS_DEFAULT
 from onibus.core.message import ReceivedMessage
-from onibus.core.subscription import Subscription
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,8 +67,8 @@ class ClaimCalls(Caller):
         The claim then belongs to its reader until it is committed or released.
         """
 
-        def page(subscription: Subscription, ordinals: list[int]) -> list[ReceivedMessage]:
-            return [subscription.view(ordinal) for ordinal in ordinals]
+        def page(_: int, received: list[ReceivedMessage]) -> list[ReceivedMessage]:
+            return received
 
         pages: list[list[ReceivedMessage]] = await self.ask(
             lambda reply: claim_reading.read(

@@ -10,10 +10,10 @@ from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC
 from onibus.broker.entity_info import info
 from onibus.broker.entity_rules import with_rule_changed, without_rule
 from onibus.broker.namespace import Namespace
-from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
 from onibus.core.rules.rule import DEFAULT_RULE, Rule
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.shard.replies import Reply
 
 
 class EntityCalls(Caller):

@@ -17,9 +17,9 @@ from onibus.api.log import LogPositions, ReaderInfo, ReaderReport
 from onibus.broker import readers, replaying
 from onibus.broker.named_reader import MESSAGES
 from onibus.broker.reading import LogReading, OutcomeReading
-from onibus.broker.replies import Reply
 from onibus.calls.caller import Caller
 from onibus.core.inspection import Filter
+from onibus.shard.replies import Reply
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from onibus.api.delivery import MOVES_MAX, Resubmitted
 from onibus.api.staging import ProducerInfo, Published, Staged
 from onibus.broker.producers import Note
-from onibus.broker.replies import Reply
 from onibus.broker.resubmitting import NO_LIMIT, Resubmission
 from onibus.calls.caller import Caller
 from onibus.core.checks import check_whole
@@ -17,6 +16,7 @@ from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
+from onibus.shard.replies import Reply
 from onibus.transaction import Transaction
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from onibus.cli.values import moment_ms
-from onibus.core.inspection import Filter
-from onibus.core.path.peek import STATES
+from onibus.core.inspection import STATES, Filter
 
 Entity = Annotated[
     str, typer.Argument(help="A queue, a topic, or topic/subscriptions/subscription.")

@@ -7,11 +7,12 @@ sees the error that an Onibus part raised in a worker, without the traces around
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,8 +47,13 @@ _OURS = re.compile(r"\bonibus\.[\w.]*?(\w+): (.+)")
 _MISSING = re.compile(r"No module named '(onibus|pyspark_onibus)'")
 #: Any other Python error in a trace.
 _THEIRS = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .+$", re.MULTILINE)
+#: A Java error in a trace, and its causes.
+_JAVA = re.compile(r"^(?:: |Caused by: )(?:[\w$]+\.)*([\w$]+: .+)$", re.MULTILINE)
 #: Random digits in the names of a lake's files.
 _DIGITS = re.compile(r"[0-9a-f]{8,}")
+
+#: Time for a job to release its lake and Spark after SIGTERM.
+_END_S = 20.0
 
 #: Errors that Spark reports when its processes do not start.
 _STARVED, _NO_GATEWAY = "Python worker failed to connect back", "JAVA_GATEWAY_EXITED"
@@ -120,15 +126,42 @@ def spark_when_needed(
         return started[0]
 
     _on_signals(stop)
+    with _ending_in_time() if stop is None else nullcontext():
+        try:
+            yield start
+        except (OnibusError, typer.Exit):
+            raise
+        except Exception as error:
+            raise told_plainly(error) from error
+        finally:
+            for one in started:
+                one.stop()
+
+
+@contextmanager
+def _ending_in_time() -> Iterator[None]:
+    """End this process soon after a signal, even if a file system or Java keeps its main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+
+    def watch() -> None:
+        with open(reading, "rb", buffering=0) as signals:
+            number = signals.read(1)
+            if number and not ended.wait(_END_S):
+                os._exit(128 + number[0])
+
+    ended = threading.Event()
+    threading.Thread(target=watch, daemon=True).start()
+    before = signal.set_wakeup_fd(writing)
     try:
-        yield start
-    except (OnibusError, typer.Exit):
-        raise
-    except Exception as error:
-        raise told_plainly(error) from error
+        yield
     finally:
-        for one in started:
-            one.stop()
+        signal.set_wakeup_fd(before)
+        ended.set()
+        os.close(writing)
 
 
 def _is_not_interruption(record: logging.LogRecord) -> bool:
@@ -193,7 +226,7 @@ def told_plainly(error: Exception) -> Exception:
             return PipelineFailed(
                 "Spark's workers cannot import onibus: install onibus[spark] on the workers"
             )
-        theirs = _THEIRS.findall(text)
+        theirs = _THEIRS.findall(text) or _JAVA.findall(text)
         return PipelineFailed(theirs[-1] if theirs else text.strip().splitlines()[0])
     name, words = found[-1]
     places = (errors, problems, lake_files)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from onibus.cli.pipeline import (
 )
 from onibus.cli.session import Session, command
 from onibus.cli.values import moment_ms
-from onibus.core.errors import OnibusError
+from onibus.core.errors import InvalidOperation, OnibusError
 
 if TYPE_CHECKING:
     from onibus.spark.jobs.audit import Verdict
@@ -272,6 +273,7 @@ def audit(
     if page is not None:
         # The report needs Spark even if the audit does not.
         check_startable(master or MASTER)
+        _check_page(page)
     source = source_of(session, entity)
     # A small lake is read without Spark.
     with spark_when_needed(session, master, conf) as spark:
@@ -293,6 +295,13 @@ def audit(
     codes = {"PASSED": exits.OK, "FAILED": exits.REFUSED, "INCOMPLETE": exits.INCOMPLETE}
     if not verdict.passed:
         raise typer.Exit(codes[verdict.verdict])
+
+
+def _check_page(page: Path) -> None:
+    """Reject a report that cannot be written, before the time that it takes."""
+    folder = page.absolute().parent
+    if page.is_dir() or not os.access(page if page.exists() else folder, os.W_OK):
+        raise InvalidOperation(f"cannot write {page}: name a file in an existing folder")
 
 
 def _marks(given: list[str] | None) -> list[tuple[datetime, str]]:
@@ -361,6 +370,7 @@ def report(
     """Write an HTML report with plots of an entity's traffic."""
     from onibus.spark.jobs.report import report as run
 
+    _check_page(to)
     with spark_for(session, master, conf) as spark:
         path = run(
             spark,

@@ -1,7 +1,7 @@
-"""Messages that were claimed, as Arrow record batches.
+"""Messages of a claim, as Arrow record batches.
 
-The columns are those of messages (core/arrow_block.py), as their receiver sees them (changed by
-rules' actions, and by settling), and before these:
+The columns are these, and after them the fields of the messages (core/arrow_block.py) as their
+receiver sees them, with the changes by actions of rules and by settling:
 
     sequence_number            int64, not null
     partition                  int32, not null: the partition's index
@@ -11,14 +11,10 @@ rules' actions, and by settling), and before these:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
 
 from onibus.core.arrow_block import SCHEMA, columns_of
-
-if TYPE_CHECKING:
-    from onibus.core.subscription import Subscription
+from onibus.core.message import ReceivedMessage
 
 CLAIMED_SCHEMA = pa.schema(
     [
@@ -31,12 +27,11 @@ CLAIMED_SCHEMA = pa.schema(
 )
 
 
-def claimed_rows(subscription: Subscription, ordinals: list[int]) -> pa.RecordBatch:
-    """Return messages as a record batch (CLAIMED_SCHEMA)."""
-    received = [subscription.view(ordinal) for ordinal in ordinals]
+def claimed_rows(partition: int, received: list[ReceivedMessage]) -> pa.RecordBatch:
+    """Return messages of a partition as a record batch (CLAIMED_SCHEMA)."""
     places = [
         pa.array([one.sequence_number for one in received], pa.int64()),
-        pa.array([subscription.partition.index] * len(received), pa.int32()),
+        pa.array([partition] * len(received), pa.int32()),
         pa.array([one.enqueued_time_ms for one in received], pa.int64()),
         pa.array([one.delivery_count for one in received], pa.int64()),
     ]

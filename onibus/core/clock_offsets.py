@@ -2,7 +2,7 @@
 
 Every deadline is in bus time, which measures durations only and is never shown. Two things need
 the wall clock: showing a deadline, and moments that people give (scheduled messages). Both go
-through the offsets that the broker keeps up to date (`broker/clock.py`), so a clock that is set
+through the offsets that the broker keeps up to date (`shard/clock.py`), so a clock that is set
 changes two numbers and no stored deadline.
 """
 

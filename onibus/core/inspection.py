@@ -9,9 +9,18 @@ from typing import Any
 import msgspec
 
 from onibus.core.errors import FilterFailed, InvalidArgument
+from onibus.core.lifecycle import DEAD, State
 from onibus.core.message import ReceivedMessage
 from onibus.core.rules.sql_compile import Condition, compile_filter
 from onibus.core.rules.subject import subject_of
+
+#: The words by which a filter names states.
+STATES: dict[str, frozenset[State]] = {
+    "active": frozenset({State.ACTIVE, State.LOCKED, State.DELAYED}),
+    "deferred": frozenset({State.DEFERRED, State.DEFERRED_LOCKED}),
+    "scheduled": frozenset({State.SCHEDULED}),
+    "dead-lettered": DEAD,
+}
 
 #: A name, or a place in a list, in the path to a field of a JSON body.
 _STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
@@ -83,6 +92,29 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return False
 
 
+def check_filter(wanted: object, dead: bool) -> None:
+    """Reject a filter with an invalid field, for a queue or for its dead-letter queue."""
+    if not isinstance(wanted, Filter):
+        raise InvalidArgument(f"pass a Filter, not a {type(wanted).__name__}")
+    try:
+        msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"a field of the filter has the wrong type: {error}") from None
+    if wanted.sql_parameters and wanted.sql is None:
+        raise InvalidArgument("sql_parameters need an SQL filter: set sql as well")
+    _ = wanted.condition  # compiles its SQL, or rejects it
+    if wanted.body_path is not None:
+        _ = wanted.steps
+    elif wanted.body_equals is not None:
+        raise InvalidArgument("body_equals needs body_path: name the field of the body")
+    if dead and wanted.state not in (None, "dead-lettered"):
+        raise InvalidArgument(
+            f"a dead-letter queue has no {wanted.state} messages: omit one of the two"
+        )
+    if wanted.state is not None and wanted.state not in STATES:
+        raise InvalidArgument(f"state is {wanted.state!r}: use one of {', '.join(STATES)}")
+
+
 def json_steps(path: str) -> list[str | int]:
     """Return the names and places that a path such as `a.b[0]` goes through, or reject it."""
     steps: list[str | int] = [int(place) if place else name for name, place in _STEP.findall(path)]
@@ -120,3 +152,19 @@ class SessionInfo(msgspec.Struct, frozen=True):
     #: the name its holder gave, empty if none
     lock_holder: str | None
     state: bytes | None
+
+
+class Event(msgspec.Struct, omit_defaults=True):
+    """An event in the past or future of a message."""
+
+    what: str
+    #: when it happened or will happen; absent if that is not kept
+    at_ms: int | None = None
+    detail: str = ""
+
+
+class Life(msgspec.Struct):
+    """A message and its events, as far as they are known."""
+
+    message: ReceivedMessage
+    events: list[Event]

@@ -30,5 +30,8 @@ class Pages(IdPages, Protocol):
     def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
 
+    def read_part(self, work: int, partition: int, piece: int) -> bytes | None:
+        """Return the content of a committed `staged` row; None if it is gone."""
+
     def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
         """Return the committed row of a mark that was there when the store was opened."""

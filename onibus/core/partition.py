@@ -1,19 +1,22 @@
-"""One partition: a log, the ids it remembers, and what its subscriptions know of its messages.
+"""One partition: a log, its recorded ids, and the states of its messages in each subscription.
 
-Sending is `path/enqueue.send`: deduplicate → stamp → store → show. Receiving is `path/deliver`,
-settling `path/settle`, time passing `path/expire`. None of them does I/O, reads a clock or draws
-randomness: `now` (bus time, which never runs backwards) and `wall` (for stamps) are arguments, and
-the broker keeps the offsets of the wall clock up to date (core/clock_offsets.py). Every change is
-written into the WriteBatch that the caller commits before anybody is answered.
+`apply` is the way in: it carries out a command (core/commands.py) by the handler of its verb
+(core/path/). Handlers do no I/O, read no clock and draw no randomness: `now` (bus time, which never
+runs backwards) and `wall` (for stamps) are arguments, and the broker keeps the offsets of the wall
+clock up to date (core/clock_offsets.py). Every change is written into the WriteBatch, which the
+caller commits before it answers.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from onibus.core.clock_offsets import ClockOffsets
+from onibus.core.commands import Command
+from onibus.core.errors import Refused
 from onibus.core.fair_queue import FairQueue
+from onibus.core.handlers import CHECKS, HANDLERS
 from onibus.core.id_runs import Sizes
 from onibus.core.limits import DUPLICATES_LISTED_MAX
 from onibus.core.log import Log, Repair
@@ -26,6 +29,8 @@ from onibus.core.returns import Returns
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
+
+R = TypeVar("R")
 
 
 class Partition:
@@ -92,6 +97,29 @@ class Partition:
     def is_topic(self) -> bool:
         """Tell whether messages go to subscriptions rather than to the only one there is."""
         return isinstance(self.settings, TopicSettings)
+
+    # Commands
+
+    def apply(self, command: Command[R], now: int, wall: int, out: WriteBatch) -> R:
+        """Carry out a command on a partition that is up to `now`; return its result.
+
+        `Refused` means that nothing has changed. After any other error the memory of the partition
+        is in doubt. The partition knows whether it changed: if it did, `out` has its records.
+        """
+        try:
+            result: R = HANDLERS[type(command)](self, command, now, wall, out)
+        except Refused as refusal:
+            if out or self.dirty:
+                raise AssertionError(f"rejected after a change: {refusal}") from refusal
+            raise
+        if out or self.dirty:
+            assert not command.is_query, f"{type(command).__name__} has changed the partition"
+            self.finish(now, out)
+        return result
+
+    def check(self, command: Command[R]) -> None:
+        """Raise the rejection with which `apply` would end, if it would; change nothing."""
+        CHECKS[type(command)](self, command)
 
     # Settings and time
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from onibus.core.commands import Repeats, Settlement
 from onibus.core.errors import Damaged
 from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
@@ -35,6 +36,12 @@ class Change(msgspec.Struct, array_like=True):
     reason: str | None = None
     description: str | None = None
     properties: dict[str, Any] | None = None
+
+    @staticmethod
+    def of(settlement: Settlement, subscription: int, ordinal: int) -> Change:
+        """Return the change that settles a message."""
+        options = (settlement.delay_ms, settlement.reason, settlement.description)
+        return Change(subscription, ordinal, settlement.verb, *options, settlement.properties)
 
 
 class Part:
@@ -59,6 +66,12 @@ class Part:
         self.plan: Plan | None = None
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
+
+    def take(self, found: Repeats) -> list[int]:
+        """Take the new ids of messages that repeat earlier ones; return what each repeats."""
+        if found.batch is not None:
+            self.batch = found.batch
+        return found.originals
 
     @property
     def size(self) -> int:

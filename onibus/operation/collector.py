@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import apsw
 
 from onibus.broker.claim_rows import RELEASING, STAGING
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
 from onibus.broker.readers import lag_of
+from onibus.core.commands import GetStamp
 from onibus.core.errors import OnibusError
 from onibus.core.fair_queue import FairQueue
 from onibus.core.lifecycle import State
@@ -30,11 +31,12 @@ from onibus.operation.exposition import Labels, Metric, Samples
 from onibus.operation.peers import Peers
 from onibus.operation.traffic import Traffic
 from onibus.operation.version import own_version
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
-    from onibus.broker.message_store import MessageStore
     from onibus.broker.namespace import Namespace
     from onibus.bus import Bus
+    from onibus.shard.shard import Shard
 
 #: Samples taken, or lines written, before other clients run: about a millisecond.
 SLICE = 500
@@ -112,7 +114,7 @@ class Collector:
 
     def _stores(self, gathering: _Gathering) -> None:
         broker = self._broker
-        owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
+        owners: list[Namespace | Shard] = [broker.namespace, *broker.stores.values()]
         for one in owners:
             name = one.name
             # An unresponsive disk cannot report its free space either.
@@ -225,7 +227,8 @@ class Collector:
         if known is None or known[0] != first:
             gathering.work += READ
             try:
-                stamp = self._broker.ask(seat, lambda _: part.view(first).enqueued_time_ms)
+                command = GetStamp(part.number, first)
+                stamp = self._broker.apply(seat, command, self._broker.clock.now())
             except OnibusError:
                 return 0.0
             known = (first, stamp)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from onibus.broker.entity import TOPIC, Entity, Seat
+from onibus.broker.entity import TOPIC, Entity
+from onibus.core.commands import GetStamp
 from onibus.core.errors import OnibusError
+from onibus.core.inspection import STATES
 from onibus.core.lifecycle import State
 from onibus.core.numbering import ORDINALS_END
-from onibus.core.path.peek import STATES
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
@@ -87,7 +89,7 @@ def _oldest_in(broker: Broker, entity: Entity, seat: Seat) -> int | None:
     if first >= part.log.visible_below or not part.is_live(first):
         return None
     try:
-        return broker.ask(seat, lambda _: part.view(first).enqueued_time_ms)
+        return broker.apply(seat, GetStamp(part.number, first), broker.clock.now())
     except OnibusError:
         return None
 

@@ -28,9 +28,9 @@ import apsw
 import msgspec
 from xxhash import xxh3_128
 
-from onibus.broker.admission import RESERVE_BYTES
 from onibus.core.errors import Damaged, DiskNearlyFull, InvalidArgument, StoreFailed
 from onibus.server.data_directory import Directory, Places, find_paths, missing, paths_of
+from onibus.shard.disk_room import RESERVE_BYTES
 from onibus.store.block_files import DirectoryFiles, check_file
 from onibus.store.connection import (
     PAGE_BYTES,

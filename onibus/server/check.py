@@ -19,10 +19,7 @@ import apsw
 import msgspec
 
 from onibus.broker.broker import Broker
-from onibus.broker.clock import SystemClock
 from onibus.broker.namespace import NAME
-from onibus.broker.pages import load_block
-from onibus.broker.writer import Done, Work
 from onibus.core.block import verify
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
 from onibus.core.invariants import violations
@@ -33,6 +30,9 @@ from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory, Places, find_paths, known_stores
 from onibus.server.findings import ERROR, NOTICE, WARNING, Finding
 from onibus.server.tls import CERTIFICATE_FILE, KEY_FILE
+from onibus.shard.clock import SystemClock
+from onibus.shard.pages import load_block
+from onibus.shard.writer import Done, Work
 from onibus.store import witness
 from onibus.store.connection import OLDEST_FORMAT, translate
 from onibus.store.files import FileLock
@@ -264,6 +264,8 @@ class _AtOnce:
         except OnibusError as raised:
             error = raised
         done(error)
+
+    run_here = submit
 
     def stop(self) -> None:
         """Return at once: no write is in progress."""

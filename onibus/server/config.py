@@ -17,7 +17,6 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.probing import PROBE_MS
 from onibus.broker.quotas import Quotas
 from onibus.core.errors import InvalidArgument
@@ -34,6 +33,7 @@ from onibus.server.config_file import (
 )
 from onibus.server.emulator import read_emulator
 from onibus.server.wanted import Wanted
+from onibus.shard.disk_room import RESERVE_BYTES
 
 PREFIX = "ONIBUS_"
 #: The primary key of RootManageSharedAccessKey, for secrets kept in the environment.

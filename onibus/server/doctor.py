@@ -19,11 +19,11 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from onibus.broker.admission import RESERVE_BYTES
 from onibus.broker.namespace import NAME
 from onibus.core.errors import AlreadyOpen, OnibusError
 from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory
+from onibus.shard.disk_room import RESERVE_BYTES
 from onibus.store.connection import OLDEST_SQLITE, checksum_vfs, require_sqlite
 from onibus.store.files import FileLock, free_bytes
 

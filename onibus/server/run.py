@@ -18,7 +18,6 @@ from pathlib import Path
 
 import msgspec
 
-from onibus.broker.clock import Clock
 from onibus.bus import Bus
 from onibus.core.errors import InvalidArgument
 from onibus.operation.reports import Reports
@@ -47,6 +46,7 @@ from onibus.server.open_files import allow_open_files
 from onibus.server.server import Server
 from onibus.server.tls import context, in_memory, self_made
 from onibus.server.wanted import create_missing
+from onibus.shard.clock import Clock
 from onibus.store.files import make_directory
 
 _log = logging.getLogger("onibus.server")

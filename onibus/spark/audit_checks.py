@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from onibus.spark.lake import NUMBERS, TIMES, Lake, digest_of, name_of
+from onibus.spark.delta_schema import differ
+from onibus.spark.lake import NUMBERS, OUTCOMES, TIMES, Lake, digest_of, name_of
 from onibus.spark.lake_manifest import FileRow
 
 #: How many contradictions of a kind are named.
@@ -81,16 +82,30 @@ def look(lake: Lake, table: str, row: FileRow) -> Looked:
     content = lake.store.read(name_of(table, row))
     if content is None:
         return Looked("is missing")
-    wrong = ""
-    if not digest_of(content).startswith(row.digest):
-        wrong = "differs from the captured bytes"
     try:
-        rows = pq.ParquetFile(pa.BufferReader(content)).read([NUMBERS[table], TIMES[table]])
+        file = pq.ParquetFile(pa.BufferReader(content))
+        wrong = _contradiction(table, row, content, file)
+        if wrong:
+            # Other checks read the file too: see whether they can.
+            wanted = OUTCOME_COLUMNS if table == OUTCOMES else MESSAGE_COLUMNS
+            file.read(list(wanted)).select(list(wanted)).cast(pa.schema(wanted))
+        rows = file.read([NUMBERS[table], TIMES[table]])
         numbers = rows.column(NUMBERS[table]).to_numpy()
         times = pc.cast(rows.column(TIMES[table]), pa.timestamp("ms", "UTC")).cast(pa.int64())
-    except (pa.ArrowException, OSError, KeyError):
+        return _looked(wrong, row, numbers, times.to_numpy())
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):
         return Looked("is not valid Parquet")
-    return _looked(wrong, row, numbers, times.to_numpy())
+
+
+def _contradiction(table: str, row: FileRow, content: bytes, file: pq.ParquetFile) -> str:
+    """Return how a file differs from what its table says of it, in words."""
+    if not digest_of(content).startswith(row.digest):
+        return "differs from the captured bytes"
+    if row.attempt and len(content) != row.size:
+        return f"has {len(content):,} bytes, and its table says {row.size:,}"
+    if row.attempt and differ(row.stats, file.metadata, (NUMBERS[table], TIMES[table])):
+        return "has other statistics than its table says"
+    return ""
 
 
 def _looked(wrong: str, row: FileRow, numbers: np.ndarray, times: np.ndarray) -> Looked:

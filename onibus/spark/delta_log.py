@@ -88,14 +88,14 @@ def path_of(row: FileRow) -> str:
     return f"{row.date}-p{row.partition:02}-{numbers}-{row.attempt}.parquet"
 
 
-def row_of(path: str, size: int, rows: int) -> FileRow | None:
-    """Return what the name of a file says; None if Onibus gives no such name."""
+def row_of(path: str, size: int, stats: str) -> FileRow | None:
+    """Return what the name and the statistics of a file say; None if Onibus gives no such name."""
     found = _FILE.fullmatch(path)
     if found is None:
         return None
     date, partition, first, last, attempt = found.groups()
-    digest = attempt[:_DIGEST_DIGITS]
-    return FileRow(date, int(partition), int(first), int(last), rows, size, digest, attempt)
+    digest, rows = attempt[:_DIGEST_DIGITS], delta_schema.rows_of(stats)
+    return FileRow(date, int(partition), int(first), int(last), rows, size, digest, attempt, stats)
 
 
 class DeltaLog:
@@ -133,8 +133,7 @@ class DeltaLog:
         """Return the files that together have every captured row once, in order."""
         found = []
         for path, add in self._adds.items():
-            rows = json.loads(add.get("stats") or "{}").get("numRecords", -1)
-            row = row_of(path, add["size"], rows)
+            row = row_of(path, add["size"], add.get("stats") or "")
             if row is None:
                 raise self._changed(f"it lists {path}")
             found.append(row)
@@ -150,10 +149,17 @@ class DeltaLog:
                 found[at] = max(found.get(at, 0), one["version"])
         return found
 
+    def latest_ms(self, column: str) -> int | None:
+        """Return the latest time of a column, in milliseconds; None if no file says it."""
+        told = (delta_schema.latest_ms(add.get("stats"), column) for add in self._adds.values())
+        return max((ms for ms in told if ms is not None), default=None)
+
     def check(self) -> None:
         """Raise if another program has changed the table, or it needs what we do not know."""
         if self._foreign:
             raise self._changed(self._foreign)
+        if self.version >= 0 and not (self._protocol and delta_schema.is_schema(self.schema)):
+            raise self._damaged(f"{self._table}/{LOG}")
         needed = {**_PROTOCOL, **self._protocol}
         if self.version >= 0 and needed != _PROTOCOL:
             raise self._changed(f"it needs the Delta features {needed}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -180,6 +180,47 @@ def statistics(content: pq.FileMetaData, columns: Collection[str]) -> str:
             "nullCount": nulls,
         }
     )
+
+
+def is_schema(schema: str) -> bool:
+    """Return whether a string describes columns."""
+    try:
+        return isinstance(json.loads(schema)["fields"], list)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def rows_of(stats: str) -> int:
+    """Return how many rows a file's statistics say; -1 if they say nothing."""
+    return int(_decoded(stats).get("numRecords", -1))
+
+
+def differ(stats: str, content: pq.FileMetaData, needed: Sequence[str]) -> bool:
+    """Return whether statistics contradict those of a file, or lack a needed column."""
+    told, found = _decoded(stats), _decoded(statistics(content))
+    if told.get("numRecords") != found["numRecords"]:
+        return True
+    for kind in ("minValues", "maxValues", "nullCount"):
+        values = told.get(kind, {})
+        if any(values.get(name, value) != value for name, value in found[kind].items()):
+            return True
+        if any(name in found[kind] and name not in values for name in needed):
+            return True
+    return False
+
+
+def _decoded(stats: str | None) -> dict[str, Any]:
+    try:
+        told = json.loads(stats or "{}")
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def latest_ms(stats: str | None, column: str) -> int | None:
+    """Return the greatest time of a column, in milliseconds, from a file's statistics."""
+    told = _decoded(stats).get("maxValues", {}).get(column)
+    return None if told is None else int(datetime.fromisoformat(told).timestamp() * 1_000)
 
 
 def _value(value: int | datetime) -> int | str:

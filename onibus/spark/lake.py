@@ -39,7 +39,7 @@ from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_o
 from onibus.spark.delta_schema import schema_string, statistics
 from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
-from onibus.spark.lake_files import LakeFailed, LakeFiles
+from onibus.spark.lake_files import LakeFailed, LakeFiles, absolute
 from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
 
 MESSAGES = "messages"
@@ -91,7 +91,7 @@ class Lake:
     """One entity's part of a lake."""
 
     def __init__(self, place: str, entity: str) -> None:
-        self.place = place
+        self.place = absolute(place)
         self.entity = entity
         self.store = LakeFiles(place, folder_of(entity))
         if earlier_folder(entity) != folder_of(entity) and not self.store.exists(""):
@@ -298,8 +298,8 @@ class Lake:
         """Return where Spark finds the files that `files` names."""
         return [f"{self.store.address}/{one.name}" for one in self.files(table)]
 
-    def read(self, one: LakeFile) -> tuple[bytes, pa.Table]:
-        """Return the bytes and the rows of a file."""
+    def read(self, one: LakeFile, columns: list[str] | None = None) -> tuple[bytes, pa.Table]:
+        """Return the bytes of a file, and its rows with these columns or all."""
         content = self.store.read(one.name)
         if content is None:
             raise LakeFailed(
@@ -307,7 +307,7 @@ class Lake:
                 f"{one.row.last} of partition {one.row.partition}. Restore it"
             )
         # The table itself, without columns made of the names of its folders.
-        return content, pq.ParquetFile(pa.BufferReader(content)).read()
+        return content, pq.ParquetFile(pa.BufferReader(content)).read(columns)
 
     def vacuum(self, logs: Mapping[str, DeltaLog], now_ms: float) -> int:
         """Remove old files that no reader needs; return their number.

@@ -35,8 +35,8 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.spark.decoding.formats import BodyFormat, json_format
-from onibus.spark.delta_schema import arrow_schema, schema_string
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, Lake, name_of
+from onibus.spark.delta_schema import arrow_schema, latest_ms, schema_string
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
 from onibus.spark.lake_columns import DECODED, columns_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_manifest import FOLDERS, TYPED, FileRow, Gap, Progress
@@ -44,6 +44,7 @@ from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_sha
 from onibus.spark.lake_queries import put_queries
 from onibus.spark.lake_reporting import reader_name, report_table
 from onibus.spark.lake_writer import LakeWriter
+from onibus.spark.log_reading import given_twice
 
 #: A reader that no capture has used for so long is removed: its lake was deleted.
 IDLE_MS = 30 * 86_400_000
@@ -112,6 +113,8 @@ class LakeCapture:
         self._accept_gap = accept_gap
         self._new_identity = new_identity
         self._readers: dict[str, ReaderInfo] = {}
+        #: by table: no row of the lake has a later time
+        self._latest_ms: dict[str, int | None] = {}
 
     # --- before the first batch -------------------------------------------------------------------
 
@@ -228,6 +231,9 @@ class LakeCapture:
     def _take_table(self, identity: str, table: str) -> None:
         """Take the table's reader, and see that every row from the lake's end on can be read."""
         progress = self._writer.manifest.tables.get(table)
+        self._latest_ms[table] = self._last_time(table)
+        if progress is not None:
+            self._check_continues(table, progress.next)
         name = reader_name(identity, table)
         reader = self._take_reader(name, table, None if progress is None else progress.next)
         self._readers[table] = reader
@@ -275,6 +281,31 @@ class LakeCapture:
                 raise self._hole(table, gap.first, gap.last) from None
         return create(start="earliest")
 
+    def _last_time(self, table: str) -> int | None:
+        """Return the time of the lake's youngest row of a table."""
+        tables = (MESSAGES, ERRORS) if table == MESSAGES else (table,)
+        return _latest(*(self._writer.logs[one].latest_ms(TIMES[one]) for one in tables))
+
+    def _check_continues(self, table: str, following: Sequence[int]) -> LogPositions:
+        """Return the ends of the log; refuse one that is not the one that the lake has."""
+        known = self._latest_ms[table]
+        since_ms = None if known is None else known + 1
+        ends = self._client.log_positions(self._entity, log=table, since_ms=since_ms)
+        if ends.incarnation != self.incarnation:
+            raise EntityReplaced(
+                f"{self._entity} was deleted and recreated while it was captured: capture into "
+                "another lake"
+            )
+        twice = given_twice(ends, following)
+        if twice is not None:
+            partition, number = twice
+            raise Failed(
+                f"{self._lake.store.address} has {table} up to {following[partition] - 1} of "
+                f"partition {partition}, but the server assigned numbers from {number} on again, "
+                "or lost them: it was restored from a backup. Capture into another lake"
+            )
+        return ends
+
     def _whole(self, table: str, progress: Progress, ends: LogPositions) -> Progress:
         """Refuse a lake whose next rows are gone; or record the gap, if that was accepted."""
         following, gaps = list(progress.next), list(progress.gaps)
@@ -284,12 +315,6 @@ class LakeCapture:
             if earliest is None or latest is None:
                 continue
             at = following[partition]
-            if at > latest:
-                raise Failed(
-                    f"{self._lake.store.address} has {table} up to {at - 1} of partition "
-                    f"{partition}, but the server's next number is {latest}: the server lost "
-                    "messages, or was restored from a backup"
-                )
             if earliest > at:
                 if not self._accept_gap:
                     raise self._hole(table, at, earliest - 1, partition)
@@ -336,13 +361,8 @@ class LakeCapture:
 
     def target(self, table: str) -> list[int]:
         """Return the end of the log now; a partition that is offline ends where the lake does."""
-        ends = self._ends(table)
-        if ends.incarnation != self.incarnation:
-            raise EntityReplaced(
-                f"{self._entity} was deleted and recreated while it was captured: capture into "
-                "another lake"
-            )
         at = self._writer.manifest.tables[table].next
+        ends = self._check_continues(table, at)
         return [have if end is None else end for end, have in zip(ends.latest, at, strict=True)]
 
     def plan(
@@ -378,6 +398,8 @@ class LakeCapture:
     def commit(self, table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
         """Have the files of a batch count, if they have all of its rows; then move the reader."""
         check_batch(table, ranges, files)
+        self._check_seen(files)
+        self._check_continues(table, self._writer.manifest.tables[table].next)
         if files.get(ERRORS):
             self._writer.register(ERRORS, "WRITE", files[ERRORS])
         reached = {
@@ -386,6 +408,10 @@ class LakeCapture:
             if end > start
         }
         self._writer.register(table, "WRITE", files.get(table, []), reached=reached)
+        self._latest_ms[table] = _latest(
+            self._latest_ms[table],
+            *(latest_ms(row.stats, TIMES[name]) for name, rows in files.items() for row in rows),
+        )
         self._move(table)
         self._report(table, sum(end - start for start, end in ranges.values()))
 
@@ -393,6 +419,17 @@ class LakeCapture:
         """Show the console what the lake has; a capture does not depend on it."""
         files, reader = self._writer.logs[table].files(), self._readers[table].name
         report_table(self._client, self._entity, reader, self._writer.token, files, batch_rows)
+
+    def _check_seen(self, files: Mapping[str, Sequence[FileRow]]) -> None:
+        """Refuse files that workers wrote elsewhere: the broker would delete their rows."""
+        wanted = {name_of(name, row): row.size for name, rows in files.items() for row in rows}
+        missing = self._lake.store.missing(wanted) if wanted else None
+        if missing is not None:
+            raise LakeFailed(
+                f"{self._lake.address(missing)}: a worker of Spark wrote this file, and this "
+                "process does not see it. Nothing was committed: use a lake in a file system that "
+                "the workers and this process share"
+            )
 
     def _move(self, table: str) -> None:
         """Tell the reader how far the lake is."""
@@ -450,3 +487,7 @@ def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow
         f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, but "
         f"{dict(ranges)} was planned: nothing was committed. Capture again"
     )
+
+
+def _latest(*times: int | None) -> int | None:
+    return max((ms for ms in times if ms is not None), default=None)

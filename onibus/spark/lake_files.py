@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from onibus.core.errors import Failed, InvalidOperation, Refused
+from onibus.core.errors import Failed, InvalidArgument, InvalidOperation, Refused
+
+#: How long an object store that cannot be reached is tried.
+RETRY_S = 30
 
 
 class LakeFailed(Failed):
@@ -25,6 +28,20 @@ class LakeBusy(Refused):
     retryable = True
 
 
+def absolute(place: str) -> str:
+    """Return a place as it is called from any folder: tasks of Spark run in other ones."""
+    if not place:
+        raise InvalidArgument("a lake needs a folder or an address: the name is empty")
+    return place if "://" in place else os.path.abspath(place)
+
+
+def _impatient(address: str) -> str:
+    """Return an address whose file system gives up soon: Google's retries for 15 minutes."""
+    if not address.startswith(("gs://", "gcs://")) or "retry_limit_seconds" in address:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}retry_limit_seconds={RETRY_S}"
+
+
 class LakeFiles:
     """Files below the folder of one entity; names are relative to it."""
 
@@ -32,9 +49,9 @@ class LakeFiles:
         self._place = place
         try:
             if "://" in place:
-                self._files, root = pafs.FileSystem.from_uri(place)
+                self._files, root = pafs.FileSystem.from_uri(_impatient(place))
             else:
-                self._files, root = pafs.LocalFileSystem(), os.path.abspath(place)
+                self._files, root = pafs.LocalFileSystem(), absolute(place)
         except (OSError, pa.ArrowException) as error:
             raise InvalidOperation(
                 f"cannot open the lake {place!r}: {_first_line(error)}. Use a folder, or "
@@ -69,6 +86,13 @@ class LakeFiles:
             found = self._files.get_file_info(below)
         start = len(self.root) + 1
         return {one.path[start:]: one.size for one in found if one.type == pafs.FileType.File}
+
+    def missing(self, wanted: Mapping[str, int]) -> str | None:
+        """Return the first file that this process does not see with its size; None for none."""
+        with self._plainly("read", ""):
+            found = self._files.get_file_info([self.path(name) for name in wanted])
+        pairs = zip(wanted.items(), found, strict=True)
+        return next((name for (name, size), one in pairs if one.size != size), None)
 
     def times(self, folder: str) -> dict[str, float]:
         """Return the names of all files below a folder, and when each was written, in ms."""
@@ -191,4 +215,6 @@ class LakeFiles:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    # Google's library repeats its message in a list of details.
+    return line.partition(" error_info=")[0].rstrip(".")

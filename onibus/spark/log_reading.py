@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -24,6 +24,28 @@ _logger = logging.getLogger(__name__)
 
 #: Positions of a log, by partition; None where the partition is offline.
 Numbers = list[int | None]
+
+
+def given_twice(ends: LogPositions, following: Sequence[int]) -> tuple[int, int] | None:
+    """Return a partition and its first number that the server has given a second time.
+
+    `following` has the numbers that come next. The numbers of `ends.since` are younger than all
+    rows before. A number below those that come next was given again: the server has been restored
+    from a backup since.
+    """
+    set_back = {one.partition: one.sequence_number for one in ends.set_back}
+    since = ends.latest if ends.since is None else ends.since
+    for partition, (at, young, latest) in enumerate(
+        zip(following, since, ends.latest, strict=True)
+    ):
+        if young is None or latest is None:
+            continue
+        if latest < at:
+            return partition, min(young, latest)
+        # Where an operator set times back, earlier rows are younger than later ones.
+        if set_back.get(partition, 0) <= young < at:
+            return partition, young
+    return None
 
 
 class LogTable:

@@ -2,10 +2,12 @@
 
 An offset is the next number in each partition, with its entity:
 
-    {"entity": "orders", "incarnation": 7, "next": {"0": 101, "1": 281474976710657}}
+    {"entity": "orders", "incarnation": 7, "next": {"0": 101, "1": 281474976710657}, "time": 1700…}
 
-Spark compares offsets as text, so the order of their keys never changes. The rows between two
-offsets are always the same ones (R3), so a batch can be planned and read again.
+No row before it is younger than `time`, in milliseconds: a server that was restored from a backup,
+and gave numbers again, is noticed. Spark compares offsets as text, so the order of their keys never
+changes. The rows between two offsets are always the same ones (R3), so a batch can be planned and
+read again.
 
 Spark requests the latest offset only after it has recorded that the previous batch is done. So the
 named reader moves to the start then, and not only when Spark calls `commit`, which is a batch later
@@ -39,7 +41,7 @@ from onibus.core.errors import (
     InvalidOperation,
     PartitionOffline,
 )
-from onibus.spark.log_reading import LogTable
+from onibus.spark.log_reading import LogTable, given_twice
 from onibus.spark.options import EARLIEST, Position, ReadOptions
 from onibus.spark.ranges import Range, meeting, share, split
 
@@ -94,8 +96,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {str(partition): number or 0 for partition, number in enumerate(latest)}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        ends = self._table.ends(self._client)
-        check_offset(start, ends)
+        ends = self._ends(start)
         self._move_reader(start, ends)
         until = {}
         for partition, begin in start["next"].items():
@@ -106,7 +107,26 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 until[partition] = max(begin, min(until[partition], self._target[partition]))
         if not isinstance(limit, ReadAllAvailable):
             until = self._limited(start["next"], until)
-        return {**start, "next": until}
+        if until == start["next"]:
+            return start
+        return {**start, "next": until, "time": max(ends.last_ms, start.get("time", 0))}
+
+    def _ends(self, offset: Offset) -> LogPositions:
+        """Return the ends of the log; an error if it is not the one that the offset is of."""
+        time = offset.get("time")
+        ends = self._table.ends(self._client, None if time is None else time + 1)
+        check_offset(offset, ends)
+        following = [offset["next"][str(partition)] for partition in range(len(ends.latest))]
+        twice = given_twice(ends, following)
+        if twice is not None:
+            partition, number = twice
+            raise Failed(
+                f"{ends.entity}: this query has read partition {partition} up to "
+                f"{following[partition] - 1}, but the server assigned numbers from {number} on "
+                "again, or lost them: it was restored from a backup, or the checkpoint belongs "
+                "to another server. Start again with a new checkpoint"
+            )
+        return ends
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         ends = self._table.ends(self._client)
@@ -186,21 +206,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The rows of a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        ends = self._table.ends(self._client)
-        check_offset(end, ends)
+        ends = self._ends(end)
         ranges = [
             Range(int(partition), start["next"][partition], until, ends.incarnation)
             for partition, until in end["next"].items()
             if until > start["next"][partition]
         ]
-        for one in ranges:
-            latest = ends.latest[one.partition]
-            if latest is not None and one.end > latest:
-                raise Failed(
-                    f"{ends.entity}, partition {one.partition}: {one.start} to {one.end - 1} were "
-                    f"planned, but the next number is {latest}: the server lost messages, "
-                    "or the checkpoint belongs to another server"
-                )
         whole = self._table.check_whole(ranges, ends)
         return [InputPartition(one) for one in split(whole, self._options.messages_per_task)]
 
@@ -210,9 +221,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The named reader
 
     def commit(self, end: Offset) -> None:
-        ends = self._table.ends(self._client)
-        check_offset(end, ends)
-        self._move_reader(end, ends)
+        self._move_reader(end, self._ends(end))
 
     def _find_reader(self, ends: LogPositions) -> ReaderInfo | None:
         name = self._options.reader
@@ -267,7 +276,8 @@ def offset_of(ends: LogPositions, numbers: Sequence[int | None]) -> Offset:
         if number is None:
             raise PartitionOffline(f"partition {partition} of {ends.entity} is offline")
     following = {str(partition): number for partition, number in enumerate(numbers)}
-    return {"entity": ends.entity, "incarnation": ends.incarnation, "next": following}
+    offset = {"entity": ends.entity, "incarnation": ends.incarnation, "next": following}
+    return offset | {"time": ends.last_ms}
 
 
 def check_offset(offset: Offset, ends: LogPositions) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import onibus
-from onibus.core.errors import InvalidOperation
+from onibus.core.errors import Failed, InvalidOperation
 from onibus.spark.java import find_java, quiet_java
 from onibus.spark.launching import tied
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 MASTER = "local[2,3]"
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+#: Bytes that Spark must be able to write to its temporary files.
+_SCRATCH = 1 << 16
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 #: What the pipeline needs, or runs better with, whatever the master is.
@@ -62,6 +65,7 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
         given = {name: value for name, value in settings.items() if name.startswith("spark.sql.")}
     else:
         local = master.startswith("local")
+        _check_scratch(conf.get("spark.local.dir"))
         root = _prepare_environment(local)
         builder = builder.master(master)
         given = CONFIGURATION | _DRIVER | (_LOCAL if local else _workers(root)) | conf
@@ -69,6 +73,23 @@ def spark_session(master: str = MASTER, **conf: str) -> SparkSession:
         builder = builder.config(name, value)
     with tied():
         return builder.getOrCreate()
+
+
+def _check_scratch(given: str | None) -> None:
+    """Reject if Spark cannot write temporary files: it would end with pages of Java traces."""
+    places = os.environ.get("SPARK_LOCAL_DIRS") or given or "/tmp"
+    for place in places.split(","):
+        try:
+            os.makedirs(place, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=place) as scratch:
+                scratch.write(bytes(_SCRATCH))
+                return
+        except OSError as error:
+            failed = error
+    raise Failed(
+        f"Spark cannot write its temporary files to {places}: {failed.strerror}. Free space there, "
+        "or name another folder with --conf spark.local.dir=…"
+    )
 
 
 def check_installed() -> None:

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from onibus import Bus
-from onibus.broker.clock import Clock
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import Connection
@@ -17,6 +16,7 @@ from onibus.protocols.amqp.frames import PROTOCOL_HEADER, Cutter, frame
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.client import Client
 from onibus.security.keys import Doorkeeper
+from onibus.shard.clock import Clock
 from tests.amqp.raw_client import attach, transfer
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from onibus import Bus, Message
-from onibus.broker.replies import Outcome
 from onibus.core.errors import BatchChanged, NotStaged
 from onibus.core.records import PRODUCERS, WriteBatch
+from onibus.shard.replies import Outcome
 from tests.broker.staging_helpers import listed
 from tests.broker.topic_helpers import there
 from tests.bus_helpers import Disks, ManualClock, run

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from onibus import Bus
+from onibus.core.commands import ListClaimOwners
 from onibus.core.errors import ClaimNotFound, OnibusError, PartitionOffline, Unknown
 from onibus.core.invariants import violations
-from onibus.core.path.claim import owners
 from onibus.core.records import CLAIMS, WriteBatch
 from onibus.store.memory import MemoryStore
 from tests.bus_helpers import (
@@ -47,10 +47,11 @@ async def fill(bus: Bus, count: int = 32) -> list[str]:
 def claimed_anywhere(bus: Bus) -> set[str]:
     """Return the names of claims that hold anything, and check the core on the way."""
     found: set[str] = set()
-    for seat in bus.broker.find("q").seats:
+    entity = bus.broker.find("q")
+    for seat in entity.seats:
         if seat.partition is not None:
             assert violations(seat.partition) == []
-            found |= set(owners(seat.partition.subscription))
+            found |= set(bus.broker.use(entity, seat, ListClaimOwners(entity.number)))
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from onibus import Bus
 from onibus.api.operation import StampsAhead
-from onibus.broker.clock import PLAUSIBLE_MS, BusClock, ClockRecord
+from onibus.shard.clock import PLAUSIBLE_MS, BusClock, ClockRecord
 from onibus.store.connection import open_writer
 from tests.bus_helpers import (
     DAY,

@@ -9,12 +9,10 @@ import pytest
 
 from onibus import Bus, Message
 from onibus.broker import receiving, sending, settling
-from onibus.broker.deleting import delete_each
 from onibus.broker.transferring import SLICE_BYTES, Transferred, ends, transfer
 from onibus.core.errors import InvalidArgument, InvalidOperation, UnknownToken
 from onibus.core.inspection import Filter
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.settle import renew
 from tests.bus_helpers import (
     HOUR,
     MINUTE,
@@ -42,7 +40,9 @@ async def receive(bus: Bus, visibility_ms: int, limit: int = 10) -> list[Receive
 
 
 async def delete_by(bus: Bus, *tokens: bytes) -> list[Any]:
-    results: list[Any] = await bus.ask(lambda reply: delete_each(bus.broker, "q", tokens, reply))
+    results: list[Any] = await bus.ask(
+        lambda reply: settling.delete_each(bus.broker, "q", tokens, reply)
+    )
     return results
 
 
@@ -141,15 +141,7 @@ async def test_nothing_is_held_for_longer_than_twelve_hours(clock: ManualClock) 
         assert token is not None
 
         async def hold(ms: int) -> None:
-            await bus.ask(
-                lambda reply: settling.settle_one(
-                    bus.broker,
-                    "q",
-                    token,
-                    lambda part, now, out: renew(part, token, now, out, ms),
-                    reply,
-                )
-            )
+            await bus.ask(lambda reply: settling.renew_one(bus.broker, "q", token, reply, ms))
 
         clock.advance(HOUR // 2)
         await hold(11 * HOUR)

@@ -1,4 +1,4 @@
-"""Deletes that arrive together are one command, and each is told what became of its own."""
+"""Deletes of received messages: each request gets the results of its own tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from onibus import Bus
-from onibus.broker import deleting
-from onibus.core.errors import EntityNotFound, LockLost, PartitionOffline, Unknown, UnknownToken
-from onibus.core.path import complete
+from onibus.broker import settling
+from onibus.core.errors import LockLost, PartitionOffline, Unknown, UnknownToken
 from tests.bus_helpers import (
     SECOND,
     Disks,
@@ -29,7 +28,7 @@ from tests.bus_helpers import (
 
 async def delete(bus: Bus, tokens: Sequence[bytes]) -> list[Any]:
     found: list[Any] = await bus.ask(
-        lambda reply: deleting.delete_each(bus.broker, "q", tokens, reply)
+        lambda reply: settling.delete_each(bus.broker, "q", tokens, reply)
     )
     return found
 
@@ -45,32 +44,6 @@ async def filled(bus: Bus, count: int, groups: int = 3, **settings: Any) -> None
     await bus.send_batch(
         "q", [msg(f"{n}", message_id=f"{n}", session_id=f"g{n % groups}") for n in range(count)]
     )
-
-
-@pytest.mark.promise("F10")
-@run
-async def test_requests_of_one_turn_are_one_command(
-    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with Bus.ephemeral(clock=clock) as bus:
-        await filled(bus, 9)
-        commands: list[int] = []
-        whole = complete.delete
-
-        def counted(part: Any, tokens: list[bytes], out: Any) -> Any:
-            commands.append(len(tokens))
-            return whole(part, tokens, out)
-
-        monkeypatch.setattr(deleting, "delete", counted)
-        receiver = bus.fifo_receiver("q")
-        held = [one.token or b"" for one in await receiver.receive(6)]
-        assert await together(bus, held[:1], held[1:3], held[3:]) == [
-            [None],
-            [None] * 2,
-            [None] * 3,
-        ]
-        assert commands == [6]
-        assert bodies(await receiver.receive(10)) == ["2", "5", "8"], "the groups go on"
 
 
 @pytest.mark.promise("B8", "F10")
@@ -115,15 +88,13 @@ async def test_each_is_told_what_became_of_its_own(clock: ManualClock) -> None:
 
 
 @run
-async def test_those_who_gathered_are_told_that_it_cannot_be(clock: ManualClock) -> None:
+async def test_deletes_that_cannot_be_stored_are_not_acknowledged(clock: ManualClock) -> None:
     disks = Disks()
     async with disks.bus(clock) as bus:
         await filled(bus, 3)
         held = [one.token or b"" for one in await bus.fifo_receiver("q").receive(3)]
-        asked = [asyncio.ensure_future(delete(bus, [token])) for token in held]
-        await asyncio.sleep(0)
         pull(bus, "main")
-        told = await asyncio.gather(*asked, return_exceptions=True)
+        told = await together(bus, *[[token] for token in held])
         assert [type(error) for error in told] == [PartitionOffline] * 3
     async with disks.bus(clock) as bus:
         held = [one.token or b"" for one in await bus.fifo_receiver("q").receive(3)]
@@ -132,12 +103,6 @@ async def test_those_who_gathered_are_told_that_it_cannot_be(clock: ManualClock)
         assert [type(error) for error in told] == [Unknown] * 2
     async with disks.bus(clock) as bus:
         assert len(bus.peek("q")) == 3
-        asked = [asyncio.ensure_future(delete(bus, [b"\0" * 16]))]
-        await asyncio.sleep(0)
-        bus.broker.find("q").seats[0].deleted = True
-        told = await asyncio.gather(*asked, return_exceptions=True)
-        assert [type(error) for error in told] == [EntityNotFound]
-        bus.broker.find("q").seats[0].deleted = False
 
 
 @run

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onibus import Bus, Filter
-from onibus.broker import erasing
 from onibus.core.path import compact, erase
 from onibus.core.records import TABLES, WriteBatch
+from onibus.shard import erasing
 from tests.broker.topic_helpers import sound, there, topic_with
 from tests.bus_helpers import Disks, ManualClock, crash, get, msg, run, send, settle
 

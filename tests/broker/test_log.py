@@ -34,6 +34,7 @@ from tests.bus_helpers import (
     settle,
 )
 from tests.log_helpers import consume, read, texts, tidy
+from tests.running import Run
 
 
 @pytest.mark.promise("R1", "R3")
@@ -390,7 +391,7 @@ async def test_arrow_blocks_and_rows_are_one_log(tmp_path: Path, clock: ManualCl
             log.append(payload, 3, 102, 100, NEVER, out)
             partition.subscription.enqueue(3, [None] * 100)
 
-        bus.broker.apply(seat, add)
+        bus.broker.apply(seat, Run(add))
         await settle(bus)
         await send(bus, "q", "103", "104")
         found = await texts(bus, "q")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
+from onibus.core.commands import ListSessionStates
 from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
-from onibus.core.path.session import states_set_since
 from onibus.receiver import SessionReceiver
 from tests.bus_helpers import (
     MINUTE,
@@ -176,4 +176,5 @@ async def test_when_a_state_was_set_outlives_a_restart(tmp_path: Path, clock: Ma
             await receiver.set_state(b"2")
     async with Bus.open(tmp_path, clock=clock) as bus:
         entity = bus.broker.find("q")
-        assert bus.broker.look(entity, entity.seats[0], states_set_since, since) == ["new"]
+        command = ListSessionStates(entity.number, since)
+        assert bus.broker.use(entity, entity.seats[0], command) == ["new"]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from onibus import Bus, Rule
-from onibus.broker.housekeeping import HOUSEKEEPING_MS
 from onibus.broker.namespace import NAME, REOPEN_MS
 from onibus.broker.probing import FRESH_MS, GRACE_MS, PATIENCE_MS, PROBE_MS
 from onibus.core.errors import PartitionOffline, Unknown
 from onibus.operation.health import readiness
+from onibus.shard.housekeeping import HOUSEKEEPING_MS
 from onibus.store.files import ProbeFile
 from tests.bus_helpers import KEYS, ManualClock, get, index_in, msg, pass_ms, run, send
 from tests.failing_reads import failing_reads

@@ -11,7 +11,6 @@ import pytest
 
 from onibus import Bus
 from onibus.broker import works
-from onibus.broker.replies import Outcome
 from onibus.core.errors import (
     EntityNotFound,
     NotStaged,
@@ -21,6 +20,7 @@ from onibus.core.errors import (
 )
 from onibus.core.path import bulk
 from onibus.core.records import PRODUCERS, STAGED
+from onibus.shard.replies import Outcome
 from tests.broker.fragile import (
     FragileDisks,
     crash_everywhere,

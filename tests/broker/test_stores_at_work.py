@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from onibus import Bus
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.housekeeping import HOUSEKEEPING_COMMITS, HOUSEKEEPING_MS
 from onibus.broker.namespace import NAME
 from onibus.core.errors import Unknown
+from onibus.shard.commits import CommitLoop
+from onibus.shard.housekeeping import HOUSEKEEPING_COMMITS, HOUSEKEEPING_MS
 from onibus.store.sqlite import SqliteStore
 from tests.bus_helpers import SECOND, ManualClock, bodies, get, msg, pass_ms, run, send, settle
 

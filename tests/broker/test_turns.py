@@ -12,13 +12,13 @@ import pytest
 
 from onibus import Bus, FalseFilter, Rule
 from onibus.broker import sending, turns
-from onibus.broker.replies import OfClient, Reply
 from onibus.core.arrow_block import messages_of
 from onibus.core.errors import EntityNotFound, InvalidOperation
 from onibus.core.lifecycle import State
 from onibus.core.message import Message, encode_properties
 from onibus.core.path import bulk, expire, fan_out
 from onibus.core.path.plan import Plan
+from onibus.shard.replies import OfClient, Reply
 from tests.broker.topic_helpers import dead, sound, sql, there, topic_with
 from tests.bus_helpers import Disks, ManualClock, keys_of, msg, run, send, settle
 

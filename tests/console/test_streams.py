@@ -53,7 +53,7 @@ async def test_a_stop_does_not_wait_for_clients_that_stopped_reading_a_tail(
 async def test_a_look_at_the_tail_has_a_bounded_size() -> None:
     async with Bus.ephemeral() as bus:
         await bus.create_queue("orders", enable_partitioning=True)
-        tail = searching.Tail(bus.broker, "orders", Filter())
+        tail = searching.Tailing(bus.broker, "orders", Filter())
         for at in range(100):
             await bus.send("orders", Message(body=LARGE, partition_key=str(at)))
         found = tail.look()

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from onibus.broker.pages import StorePages
+from onibus.core.commands import COMPLETE, Command, Receive, Settle, Settlement
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.partition import Partition
 from onibus.core.path.admit import admit
-from onibus.core.path.complete import complete, find_held
-from onibus.core.path.deliver import deliver
 from onibus.core.path.enqueue import find_duplicates
 from onibus.core.path.enqueue import send as send_to_partition
 from onibus.core.path.recover import COLUMNS, SOURCES, recover
 from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.settings import QueueSettings, make
+from onibus.shard.pages import StorePages
 from onibus.store.memory import MemoryStore
 
 SECRET = b"s" * 32
+
+R = TypeVar("R")
 
 
 class CountingStore(MemoryStore):
@@ -68,12 +69,19 @@ class Bench:
         return sent
 
     def receive(self, limit: int = 1) -> list[ReceivedMessage]:
-        received = deliver(self.partition.subscription, limit, self.now, self.out)
+        received = self.apply(Receive(0, limit)).messages
         self.commit()
         return received
 
+    def apply(self, command: Command[R]) -> R:
+        """Carry out a command; the next commit has its records."""
+        return self.partition.apply(command, self.now, self.now, self.out)
+
     def complete(self, *messages: ReceivedMessage) -> None:
-        tokens = [message.token for message in messages if message.token is not None]
-        subscription = self.partition.subscription
-        complete(subscription, find_held(subscription, tokens), self.out)
+        self.settle(COMPLETE, *messages)
         self.commit()
+
+    def settle(self, settlement: Settlement, *messages: ReceivedMessage) -> None:
+        """Settle messages; the next commit has the records."""
+        tokens = [message.token for message in messages if message.token is not None]
+        self.apply(Settle(0, settlement, tokens, atomic=True))

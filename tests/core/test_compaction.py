@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
+from onibus.core.commands import AcceptSession, HeldSession, Receive, Settlement
 from onibus.core.path.compact import DEAD_BYTES_MAX, compact, forget_retained
-from onibus.core.path.deliver import deliver
-from onibus.core.path.session import accept_session, held_session
-from onibus.core.path.settle import defer
 from tests.core.partition_helpers import Bench
 
 
@@ -70,19 +68,17 @@ def test_every_message_is_kept_byte_for_byte(seed: int) -> None:
 
 def take_some(bench: Bench, chance: random.Random) -> None:
     """Complete some of what can be received, and defer some."""
-    subscription = bench.partition.subscription
     if bench.settings.requires_session:
-        accepted = accept_session(subscription, None, "", bench.now, bench.out)
+        accepted = bench.apply(AcceptSession(0, None))
         assert accepted is not None
-        session = held_session(subscription, accepted.session_id, accepted.token)
-        received = deliver(subscription, 30, bench.now, bench.out, session=session)
+        session = HeldSession(accepted.session_id, accepted.token)
+        received = bench.apply(Receive(0, 30, session=session)).messages
         bench.commit()
     else:
         received = bench.receive(90)
     for message in received:
         if chance.random() < 0.1:
-            assert message.token is not None
-            defer(subscription, message.token, bench.now, bench.out)
+            bench.settle(Settlement("defer"), message)
             bench.commit()
         else:
             bench.complete(message)
@@ -106,8 +102,7 @@ def test_what_is_being_received_is_not_rewritten_unless_it_is_much() -> None:
         bench.send(*[body] * rows)
         first, *others = bench.receive(rows)
         bench.complete(*others)
-        assert first.token is not None
-        defer(bench.partition.subscription, first.token, bench.now, bench.out)
+        bench.settle(Settlement("defer"), first)
         bench.commit()
     before = living(bench)
     while compact(bench.partition, bench.out):

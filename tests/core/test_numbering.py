@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from onibus.core.commands import ReceiveDeferred, Settlement
 from onibus.core.errors import InvalidOperation, MessageNotFound
 from onibus.core.numbering import ORDINALS_END, Numbering, from_column, to_column
-from onibus.core.path.deliver import find_deferred
-from onibus.core.path.settle import defer
 from onibus.core.path.stamp import pass_over
 from tests.core.partition_helpers import Bench
 
@@ -121,8 +120,7 @@ def test_a_number_still_in_use_is_not_given_out_again(batch: int) -> None:
     received = bench.receive(4)
     for message in received:
         if message.body.startswith(b"kept"):
-            assert message.token is not None
-            defer(bench.partition.subscription, message.token, bench.now, bench.out)
+            bench.settle(Settlement("defer"), message)
     bench.commit()
     bench.complete(received[0], received[2])
     given: list[int] = []
@@ -135,7 +133,7 @@ def test_a_number_still_in_use_is_not_given_out_again(batch: int) -> None:
     start = free.index(5)
     assert given == [free[(start + at) % 14] for at in range(len(given))]
     for number in (2, 4):
-        (ordinal,) = find_deferred(bench.partition.subscription, [number], None, dead=False)
-        assert bench.partition.subscription.view(ordinal).body == b"kept %d" % number
+        (kept,) = bench.apply(ReceiveDeferred(0, [number]))
+        assert kept.body == b"kept %d" % number
     with pytest.raises(MessageNotFound):
         bench.partition.subscription.ordinal(5)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from onibus.core.commands import Stage, Unstage
 from onibus.core.lifecycle import State
 from onibus.core.path.expire import pass_time
-from onibus.core.path.work import stage, unstage
 from onibus.core.staged import Change, Part
 from tests.core.partition_helpers import Bench
 
@@ -18,14 +18,14 @@ def test_what_a_work_gives_back_expires_if_its_time_came_meanwhile(late: bool) -
     bench.send(b"short", time_to_live_ms=1_000)
     (held,) = bench.receive()
     part = Part(changes=[Change(0, 1, "complete")])
-    stage(bench.partition, 7, part, bench.out)
+    bench.apply(Stage(7, part))
     bench.commit()
     subscription = bench.partition.subscription
     assert subscription.state(1) is State.LOCKED
     bench.now += 2_000 if late else 500
     pass_time(bench.partition, bench.now, bench.now, bench.out)
     assert subscription.state(1) is State.LOCKED, "what a work will change does not expire"
-    unstage(bench.partition, 7, [0], [], bench.now, bench.out)
+    bench.apply(Unstage(7, [0]))
     bench.commit()
     assert subscription.state(1) is (State.GONE if late else State.ACTIVE)
     assert held.delivery_count == 0

@@ -173,7 +173,7 @@ def _follow(offset: Path) -> None:
 
     Signatures keep the machine's time, as clients do.
     """
-    from onibus.broker.clock import SystemClock
+    from onibus.shard.clock import SystemClock
 
     with offset.open("rb") as file:
         shared = mmap.mmap(file.fileno(), _OFFSET.size, prot=mmap.PROT_READ)

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
-from onibus.broker.housekeeping import HOUSEKEEPING_MS
 from onibus.broker.namespace import REOPEN_MS
 from onibus.broker.probing import PROBE_MS
 from onibus.core.errors import PartitionOffline, Unknown
 from onibus.operation.health import readiness
+from onibus.shard.housekeeping import HOUSEKEEPING_MS
 from tests.bus_helpers import KEYS, ManualClock, bodies, get, index_in, msg, pass_ms, run, send
 
 #: The ioctl of ext4 and XFS that ends a file system as a dead disk does: nothing more is written.

@@ -50,7 +50,8 @@ class Served:
 
 
 def command(*args: str | Path) -> list[str]:
-    return [sys.executable, "-m", "onibus", "serve", *map(str, args)]
+    module = "tests.copying_link" if os.environ.get("ONIBUS_LINK") == "copying" else "onibus"
+    return [sys.executable, "-m", module, "serve", *map(str, args)]
 
 
 def environment(**variables: str) -> dict[str, str]:

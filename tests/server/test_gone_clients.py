@@ -15,8 +15,8 @@ import pytest
 from onibus import Bus
 from onibus.api.wire import ARROW
 from onibus.broker import sending, turns
-from onibus.broker.replies import is_unwanted
 from onibus.core.path.admit import admit as admit_one
+from onibus.shard.replies import is_unwanted
 from tests.bus_helpers import run
 from tests.server.http_helpers import serving
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from onibus.broker import broker as broker_module
-from onibus.broker import commit_loop, receiving, routing, settling, ticking
-from onibus.broker.replies import answer
+from onibus.broker import receiving, routing, ticking
 from onibus.core import marks, remembered_ids, runs, sessions, subscription
 from onibus.core import partition as partition_module
+from onibus.core.commands import Purge
 from onibus.core.errors import LockLost
+from onibus.core.handlers import HANDLERS
 from onibus.core.holds import TOKEN
 from onibus.core.lifecycle import DEAD, HELD, Input, State
 from onibus.core.message import Sent
@@ -21,15 +22,19 @@ from onibus.core.path import (
     admit,
     compact,
     dead_letter,
-    deliver,
     enqueue,
     expire,
     peek,
+    receive,
+    receive_fifo,
     recover,
+    schedule,
     session,
     settle,
     work,
 )
+from onibus.shard import commits as commit_loop
+from onibus.shard.replies import answer
 from tests.simulation.mutating import Mutant
 
 # Commits
@@ -225,8 +230,8 @@ def accept_stale_tokens(original: Any) -> Any:
 
 
 def hold_twice(original: Any) -> Any:
-    def lock(subscription: Any, ordinals: Any, session: Any, now: int) -> Any:
-        received = original(subscription, ordinals, session, now)
+    def lock(subscription: Any, ordinals: Any, session: Any, *given: Any) -> Any:
+        received = original(subscription, ordinals, session, *given)
         if session is None and not subscription.settings.requires_session:
             mark = subscription.marks[ordinals[0]]
             if mark.state is State.LOCKED:
@@ -369,15 +374,16 @@ def peek_misses_scheduled(original: Any) -> Any:
 
 
 def purge_too_much(original: Any) -> Any:
-    def purged(subscription: Any, wanted: Any, start: int, limit: int, out: Any) -> Any:
-        count = original(subscription, wanted, start, limit, out)
+    def purged(partition: Any, command: Purge, now: int, wall: int, out: Any) -> Any:
+        counted = original(partition, command, now, wall, out)
+        subscription = partition.subscriptions[command.subscription]
         held = [
             ordinal for ordinal in subscription.marks if subscription.state(ordinal) in HELD - DEAD
         ]
         for ordinal in held[:1]:
             subscription.change(ordinal, Input.COMPLETE, out)
             subscription.depart([ordinal], out)
-        return count
+        return counted
 
     return purged
 
@@ -447,7 +453,7 @@ MUTANTS = {
     "accept a stale token": Mutant(
         subscription.Subscription, "held_by", accept_stale_tokens, ("plain", "fading", "spread")
     ),
-    "hold twice": Mutant(deliver, "_lock", hold_twice, ("plain", "fading", "spread")),
+    "hold twice": Mutant(receive, "lock", hold_twice, ("plain", "fading", "spread")),
     "lose holds at restart": Mutant(recover, "_recover_holds", lose_holds_at_restart, _ANY),
     "count a release as a delivery": Mutant(session, "give_back", count_on_release, _SESSIONS),
     "do not count an abandon": Mutant(settle, "give_back", do_not_count_abandon, _ANY),
@@ -470,7 +476,7 @@ MUTANTS = {
     "forget session states at restart": Mutant(
         recover, "_recover_sessions", forget_session_states, _SESSIONS
     ),
-    "forget attempts": Mutant(deliver, "_repeat", find_nothing, _FIFO),
+    "forget attempts": Mutant(receive_fifo, "_repeat", find_nothing, _FIFO),
     "a free session is not offered": Mutant(sessions.Sessions, "offer", forget_to_offer, _SESSIONS),
     "activate early": Mutant(subscription.Subscription, "schedule", activate_early, _TIMED),
     "keep the number at activation": Mutant(expire, "activate", keep_the_number, _TIMED),
@@ -481,7 +487,7 @@ MUTANTS = {
     ),
     "compaction drops a row": Mutant(compact, "encode_entries", compact_too_much, _ANY),
     "peek misses what is scheduled": Mutant(peek, "states_of", peek_misses_scheduled, _TIMED),
-    "purge takes what is held": Mutant(settling, "purge", purge_too_much, _ANY),
+    "purge takes what is held": Mutant(HANDLERS, Purge, purge_too_much, _ANY),
     "a gone run ends too early": Mutant(runs.Runs, "add", forget_what_is_gone, _ANY),
-    "cancel what is not there": Mutant(settling, "find_scheduled", cancel_anything, _TIMED),
+    "cancel what is not there": Mutant(schedule, "find_scheduled", cancel_anything, _TIMED),
 }

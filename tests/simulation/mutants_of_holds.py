@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import settling
 from onibus.core import sessions, subscription
-from onibus.core.path import session
+from onibus.core.path import session, settle
 from tests.simulation.mutating import Mutant
 
 _LOCKED = ("plain", "fading", "spread")
@@ -106,6 +105,6 @@ OF_HOLDS = {
         session, "compare_digest", take_over_without_a_token, _SESSIONS
     ),
     "a receiver that was taken over settles": Mutant(
-        settling, "check_holder", let_anyone_settle, _SESSIONS
+        settle, "held_session", let_anyone_settle, _SESSIONS
     ),
 }

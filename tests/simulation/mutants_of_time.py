@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import clock
 from onibus.core import clock_offsets
 from onibus.core import partition as partition_module
+from onibus.shard import clock
 from tests.simulation.mutating import Mutant
 
 

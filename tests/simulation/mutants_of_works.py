@@ -7,7 +7,6 @@ from typing import Any
 from onibus.broker import (
     claim_settling,
     claiming,
-    erasing,
     forwarding,
     moving,
     namespace,
@@ -16,19 +15,21 @@ from onibus.broker import (
     transacting,
     works,
 )
-from onibus.broker import entity as entity_module
-from onibus.broker.replies import Outcome
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
+from onibus.core.commands import Publish, Purge, Stage
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
+from onibus.core.handlers import HANDLERS
 from onibus.core.inspection import Filter
 from onibus.core.lifecycle import Input, State
 from onibus.core.path import bulk, enqueue, fan_out, recover
 from onibus.core.path import claim as claim_module
 from onibus.core.path import work as work_module
-from onibus.core.path.purge import purge
 from onibus.core.records import STAGED
+from onibus.core.rules.rule import Rule, compile_rule
+from onibus.shard import erasing
+from onibus.shard.replies import Outcome
 from tests.simulation.mutating import Mutant
 
 # Topics
@@ -43,13 +44,13 @@ def release_too_much(original: Any) -> Any:
 
 
 def take_unknown_for_true(original: Any) -> Any:
-    def compile_rule(rule: Any) -> Any:
-        compiled = original(rule)
-        condition = compiled.condition
-        compiled.condition = lambda subject: condition(subject) is not False
-        return compiled
+    def compiled(rule: Any) -> Any:
+        made = compile_rule(rule)
+        condition = made.condition
+        made.condition = lambda subject: condition(subject) is not False
+        return made
 
-    return compile_rule
+    return property(compiled)
 
 
 def lose_overlays(original: Any) -> Any:
@@ -116,32 +117,37 @@ def forget_doubts(original: Any) -> Any:
 
 
 def leave_what_was_published(original: Any) -> Any:
-    def publish(partition: Any, work: int, piece: int, part: Any, *rest: Any) -> Any:
-        result = original(partition, work, piece, part, *rest)
-        rest[-1].tables[STAGED].pop((work, partition.id, piece))
+    def publish(partition: Any, command: Publish, now: int, wall: int, out: Any) -> Any:
+        result = original(partition, command, now, wall, out)
+        out.tables[STAGED].pop((command.work, partition.id, command.piece))
         return result
 
     return publish
 
 
 def store_when_staged(original: Any) -> Any:
-    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
-        original(partition, work, part, out)
-        now = partition.seen
-        found = enqueue.find_duplicates(partition, part.batch, now)
-        enqueue.send(partition, part.batch, found, now, now, out)
+    def stage(partition: Any, command: Stage, now: int, wall: int, out: Any) -> None:
+        original(partition, command, now, wall, out)
+        batch: Any = command.part.batch
+        found = enqueue.find_duplicates(partition, batch, now)
+        enqueue.send(partition, batch, found, now, now, out)
 
     return stage
 
 
 def remember_when_staged(original: Any) -> Any:
-    def stage(partition: Any, work: int, part: Any, out: Any) -> None:
-        original(partition, work, part, out)
-        hashes = [identity for one in part.batch for identity in one.identities]
+    def stage(partition: Any, command: Stage, now: int, wall: int, out: Any) -> None:
+        original(partition, command, now, wall, out)
+        batch: Any = command.part.batch
+        hashes = [identity for one in batch for identity in one.identities]
         partition.ids.record_all(hashes, [1] * len(hashes), partition.seen)
         partition.ids.write(out)
 
     return stage
+
+
+def do_not_wait(original: Any) -> Any:
+    return False
 
 
 def do_nothing(original: Any) -> Any:
@@ -168,9 +174,9 @@ def publish_what_is_up_only(original: Any) -> Any:
 
 
 def settle_what_is_held(original: Any) -> Any:
-    def find(self: Any, settlement: Any, parts: Any) -> None:
+    def find(self: Any, *given: Any) -> None:
         try:
-            original(self, settlement, parts)
+            original(self, *given)
         except OnibusError:
             return
 
@@ -277,8 +283,8 @@ def commit_again(original: Any) -> Any:
         if number in known.committed:
             entity = claims.broker.find(name)
             seat = next(seat for seat in entity.seats if seat.partition is not None)
-            wanted = Filter(state="active")
-            claims.use(entity, seat, lambda one, _, out: purge(one, wanted, 0, 1, out))
+            command = Purge(entity.number, Filter(state="active"), 0, 1)
+            claims.broker.use(entity, seat, command)
         original(claims, name, reader, number, *rest)
 
     return commit
@@ -332,7 +338,7 @@ OF_WORKS = {
         namespace.RuleDecision, "begin", use_rules_before_they_are_decided, _TOPICS
     ),
     "a row goes while somebody wants it": Mutant(Fans, "release", release_too_much, _TOPICS),
-    "unknown is true": Mutant(entity_module, "compile_rule", take_unknown_for_true, _TOPICS),
+    "unknown is true": Mutant(Rule, "compiled", take_unknown_for_true, _TOPICS),
     "an overlay is lost at restart": Mutant(recover, "_recover_marks", lose_overlays, _TOPICS),
     "rows of a deleted subscription are kept": Mutant(
         erasing, "unsubscribe", keep_rows_of_the_deleted, _TOPICS
@@ -353,11 +359,12 @@ OF_WORKS = {
     ),
     "what was in doubt stays so": Mutant(works.Works, "open", forget_doubts, _OVER_STORES),
     "publish again after a restart": Mutant(
-        works, "publish", leave_what_was_published, _OVER_STORES
+        HANDLERS, Publish, leave_what_was_published, _OVER_STORES
     ),
-    "staged messages are stored": Mutant(works, "stage", store_when_staged, _OVER_STORES),
+    "a purge overtakes sends": Mutant(Purge, "after_sends", do_not_wait, ("plain", "spread")),
+    "staged messages are stored": Mutant(HANDLERS, Stage, store_when_staged, _OVER_STORES),
     "ids are remembered when staged": Mutant(
-        works, "stage", remember_when_staged, ("keyed", "everything")
+        HANDLERS, Stage, remember_when_staged, ("keyed", "everything")
     ),
     "what a work will change is given out": Mutant(
         work_module, "_pin", do_nothing, ("plain", "fading", "mortal")

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 Make = Callable[[Any], Any]
 
 
 class Mutant(NamedTuple):
-    """What is replaced, and by what."""
+    """A deliberate mistake: the attribute, or the handler of a command, that it replaces."""
 
     owner: Any
-    name: str
+    name: Any
     make: Make
     kinds: tuple[str, ...]
 
@@ -21,9 +22,10 @@ class Mutant(NamedTuple):
 @contextmanager
 def applied(mutant: Mutant) -> Iterator[None]:
     """Run with the mistake in place."""
-    original = getattr(mutant.owner, mutant.name)
-    setattr(mutant.owner, mutant.name, mutant.make(original))
-    try:
-        yield
-    finally:
-        setattr(mutant.owner, mutant.name, original)
+    if isinstance(mutant.owner, dict):
+        with patch.dict(mutant.owner, {mutant.name: mutant.make(mutant.owner[mutant.name])}):
+            yield
+    else:
+        original = getattr(mutant.owner, mutant.name)
+        with patch.object(mutant.owner, mutant.name, mutant.make(original)):
+            yield

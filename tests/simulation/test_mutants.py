@@ -7,11 +7,11 @@ import time
 import pytest
 
 from onibus.broker import receiving, sending
-from onibus.broker.replies import Outcome
 from onibus.core.block import ENTRY, HEADER, Block, Entry
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
+from onibus.shard.replies import Outcome
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
 from tests.simulation.mutants_of_fairness import OF_FAIRNESS
 from tests.simulation.mutants_of_holds import OF_HOLDS

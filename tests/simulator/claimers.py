@@ -127,7 +127,7 @@ class Claimers(Producing):
                 number,
                 None,
                 uid,
-                lambda subscription, ordinals: [subscription.view(one) for one in ordinals],
+                lambda _, received: received,
                 reply,
             ),
             expect,

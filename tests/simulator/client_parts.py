@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from onibus.core.commands import HeldSession
 from onibus.core.message import Message
 from tests.simulator.model_parts import EntityModel
 from tests.simulator.model_rows import Lock
@@ -222,9 +223,9 @@ class Session:
         self.takeover, self.lock_token = lock.takeover, real.takeover
 
 
-def real_of(session: Session | None) -> tuple[str, bytes] | None:
+def real_of(session: Session | None) -> HeldSession | None:
     """Return a session and the token of its receiver, as the bus takes them."""
-    return None if session is None else (session.id, session.token)
+    return None if session is None else HeldSession(session.id, session.token)
 
 
 def model_of(session: Session | None) -> tuple[str, int] | None:

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import receiving, sending, settling
+from onibus.core.commands import COMPLETE, HeldSession, Settlement
 from onibus.core.inspection import NonExclusive
 from onibus.core.message import Message
-from onibus.core.path.settle import abandon, defer, reject, renew
+from onibus.shard.replies import Reply
 from tests.simulator.client_parts import (
     FAIR,
     KINDS,
@@ -265,10 +266,11 @@ class Clients:
         session = self.holder(first) if alike else None
         sim.do(
             f"complete {name} {[held.proof for held in chosen]} of {model_of(session)}",
-            lambda reply: settling.complete_all(
+            lambda reply: settling.settle_all(
                 sim.broker,
                 name,
                 [held.token for held in chosen],
+                COMPLETE,
                 reply,
                 real_of(session),
             ),
@@ -284,7 +286,7 @@ class Clients:
     def _settle(
         self,
         verb: str,
-        real: Callable[[Any, bytes, int, Any], Any],
+        real: Callable[[str, bytes, Reply, HeldSession | None], None],
         model: Callable[[PartitionModel, Row, int], Any],
     ) -> None:
         sim, held = self.sim, self.token()
@@ -293,14 +295,7 @@ class Clients:
         now, session = sim.broker.clock.now(), self.holder(held)
         sim.do(
             f"{verb} {held.name} {held.proof} of {model_of(session)}",
-            lambda reply: settling.settle_one(
-                sim.broker,
-                held.name,
-                held.token,
-                lambda subscription, now, out: real(subscription, held.token, now, out),
-                reply,
-                real_of(session),
-            ),
+            lambda reply: real(held.name, held.token, reply, real_of(session)),
             lambda op: sim.model.settle(
                 op,
                 held.name,
@@ -308,6 +303,13 @@ class Clients:
                 lambda partition, row: model(partition, row, now),
                 model_of(session),
             ),
+        )
+
+    def _by(
+        self, settlement: Settlement
+    ) -> Callable[[str, bytes, Reply, HeldSession | None], None]:
+        return lambda name, token, reply, session: settling.settle_all(
+            self.sim.broker, name, [token], settlement, reply, session
         )
 
     def properties(self) -> dict[str, Any] | None:
@@ -318,9 +320,7 @@ class Clients:
         given = self.properties()
         self._settle(
             f"abandon {delay}",
-            lambda subscription, token, now, out: abandon(
-                subscription, token, now, out, delay, given
-            ),
+            self._by(Settlement("abandon", delay, properties=given)),
             lambda model, row, now: model.give_back(changed(row, given), now, delay),
         )
 
@@ -329,9 +329,7 @@ class Clients:
         given = self.properties()
         self._settle(
             f"defer {delay}",
-            lambda subscription, token, now, out: defer(
-                subscription, token, now, out, delay, given
-            ),
+            self._by(Settlement("defer", delay, properties=given)),
             lambda model, row, now: model.give_back(changed(row, given), now, delay, defer=True),
         )
 
@@ -339,9 +337,7 @@ class Clients:
         given = self.properties()
         self._settle(
             "dead-letter",
-            lambda subscription, token, now, out: reject(
-                subscription, token, out, "why", "so", given
-            ),
+            self._by(Settlement("dead-letter", 0, "why", "so", given)),
             lambda model, row, now: model.dead_letter(changed(row, given), "why", "so"),
         )
 
@@ -349,7 +345,9 @@ class Clients:
         visibility = self.random.choice((None, None, 0, 4_000))
         self._settle(
             f"renew {visibility}",
-            lambda subscription, token, now, out: renew(subscription, token, now, out, visibility),
+            lambda name, token, reply, session: settling.renew_one(
+                self.sim.broker, name, token, reply, visibility, session
+            ),
             lambda model, row, now: self.sim.model.time.shown(model.renew(row, now, visibility)),
         )
 
@@ -435,7 +433,7 @@ class Clients:
         self, name: str, numbers: list[int], dead: bool, take: bool, session: Session | None
     ) -> None:
         sim = self.sim
-        proof = None if session is None else (session.id, session.token)
+        proof = real_of(session)
 
         def find(partition: PartitionModel, number: int) -> Row:
             if session is not None:

@@ -7,10 +7,10 @@ from typing import Any
 from onibus.api.staging import Published
 from onibus.broker import entity_info, settling
 from onibus.broker.broker import Broker
+from onibus.core.commands import ListSessions
 from onibus.core.inspection import Filter
 from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
-from onibus.core.path.session import list_sessions
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_bus import BusModel
 from tests.simulator.model_parts import EntityModel, Given, Op
@@ -214,6 +214,6 @@ def _compare_sessions(broker: Broker, model: BusModel, entity: EntityModel, inde
             info.locked_until_ms,
             info.state,
         ]
-        for info in broker.look(found, found.seats[index], list_sessions)
+        for info in broker.use(found, found.seats[index], ListSessions(found.number))
     }
     same(f"sessions of {entity.name}", real, expected)

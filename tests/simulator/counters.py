@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from onibus.broker.broker import Broker
-from onibus.core.partition import Partition
 from onibus.core.path.stamp import pass_over
-from onibus.core.records import WriteBatch
+from tests.running import Run
 
 
 def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None:
@@ -16,9 +13,5 @@ def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None
     It is durable with the next commit of the partition's store.
     """
     seat = broker.find(name).seats[index]
-    broker.apply(seat, partial(_set, ordinal))
-    broker.flush_later(seat.store)
-
-
-def _set(ordinal: int, partition: Partition, _now: int, out: WriteBatch) -> None:
-    pass_over(partition, ordinal, out)
+    broker.apply(seat, Run(lambda partition, _, out: pass_over(partition, ordinal, out)))
+    seat.store.flush_later()

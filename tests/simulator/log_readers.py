@@ -7,7 +7,6 @@ from typing import Any
 from onibus.broker import readers
 from onibus.broker.named_reader import MESSAGES
 from onibus.broker.reading import LogReading
-from onibus.broker.replies import Outcome
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
@@ -16,6 +15,7 @@ from onibus.core.errors import (
     PartitionOffline,
     Unknown,
 )
+from onibus.shard.replies import Outcome
 from tests.simulator.claimers import Claimers
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_parts import EntityModel, Op

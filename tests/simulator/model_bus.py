@@ -248,7 +248,7 @@ class BusModel(Moves):
             partition.complete(row)
         for index in groups:
             self.part(entity, index, op)
-        op.resolve([])
+        op.resolve(None)
 
     def settle(
         self,
@@ -292,7 +292,7 @@ class BusModel(Moves):
         for index, rows in found.items():
             result = act(self.part(entity, index, op), rows)
             value += [self.given(entity, index, row) for row in result]
-        op.resolve(value)
+        op.resolve(value or None)
 
     def receive_deferred(
         self,
@@ -332,6 +332,8 @@ class BusModel(Moves):
         for index in range(len(entity.partitions)):
             start: int | None = 0
             while start is not None:
+                # Sends that arrived before it come before it.
+                self.take_in([(entity, index)])
                 partition = self.part(entity, index, op)
                 looked_at = [
                     row

@@ -120,6 +120,7 @@ class Commits:
         entity.settings = settings
         for index in range(len(entity.partitions)):
             if self.online(entity, index):
+                self.take_in([(entity, index)])
                 self.part(entity, index)
                 entity.partitions[index].change_settings(settings, self.time.now())
         paused = settings.status in ("disabled", "receive-disabled")

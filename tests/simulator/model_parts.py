@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onibus.broker.replies import Outcome
 from onibus.core.inspection import Filter
 from onibus.core.settings import AnySettings, TopicSettings
+from onibus.shard.replies import Outcome
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_rows import Prepared, Row
 from tests.simulator.model_topics import TopicPartition

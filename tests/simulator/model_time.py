@@ -1,7 +1,7 @@
 """The model's own clock: the three kinds of time as the promises describe them (S4, S6).
 
 It looks at the machine's clocks whenever the bus may, and at the row that a crash left of the bus's
-clock. It shares no code with `broker/clock.py`.
+clock. It shares no code with `shard/clock.py`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity import PARTITIONS_MAX
 from onibus.broker.work import Publication
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
+from onibus.shard.seat import PARTITIONS_MAX
 from tests.simulator.mismatch import check
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_commits import Commits

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import receiving, settling
-from onibus.core.lifecycle import Input
-from onibus.core.path.session import end_session_lock, renew_session, set_session_state
-from tests.simulator.client_parts import Session
+from onibus.core.commands import Command, ReleaseSession, RenewSession, SetSessionState
+from tests.simulator.client_parts import Session, real_of
 from tests.simulator.clients import Clients
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_parts import Op
@@ -23,6 +22,8 @@ class SessionClients(Clients):
             return
         place = self.random.randrange(len(self.sessions))
         session = self.sessions[place]
+        proof = real_of(session)
+        assert proof is not None
         choice = self.random.random()
         if choice < 0.6:
             self._receive_session(session)
@@ -32,7 +33,7 @@ class SessionClients(Clients):
             self._on_session(
                 session,
                 "renew",
-                lambda subscription, real, now, out: renew_session(subscription, real, now, out),
+                RenewSession(session.found.number, proof),
                 lambda model, now: self.sim.model.time.shown(model.renew_session(session.id, now)),
             )
         elif choice < 0.9:
@@ -40,9 +41,7 @@ class SessionClients(Clients):
             self._on_session(
                 session,
                 f"state {state!r}",
-                lambda subscription, real, now, out: set_session_state(
-                    subscription, real, state, now, out
-                ),
+                SetSessionState(session.found.number, proof, state),
                 lambda model, now: model.set_state(session.id, state),
             )
         else:
@@ -51,14 +50,13 @@ class SessionClients(Clients):
             self._on_session(
                 session,
                 "close",
-                lambda subscription, real, now, out: end_session_lock(
-                    subscription, real, Input.RELEASE, now, out
-                ),
+                ReleaseSession(session.found.number, proof),
                 lambda model, now: model.end_session(session.id, now, counted=False),
             )
 
     def _receive_session(self, session: Session) -> None:
-        sim, limit = self.sim, self.limit()
+        sim, limit, proof = self.sim, self.limit(), real_of(session)
+        assert proof is not None
         take = self.random.random() < 0.15
         wait = self.random.choice((0, 0, 0, 1_500)) if self.waiting < 3 else 0
 
@@ -76,8 +74,7 @@ class SessionClients(Clients):
                 sim.broker,
                 session.found,
                 session.seat,
-                session.id,
-                session.token,
+                proof,
                 limit,
                 wait,
                 reply,
@@ -102,16 +99,14 @@ class SessionClients(Clients):
         self,
         session: Session,
         verb: str,
-        real: Callable[[Any, Any, int, Any], Any],
+        real: Command[Any],
         model: Callable[[PartitionModel, int], Any],
     ) -> None:
         sim = self.sim
         now = sim.broker.clock.now()
         sim.do(
             f"{verb} session {session.id} of {session.entity.name}",
-            lambda reply: settling.on_session(
-                sim.broker, session.found, session.seat, session.id, session.token, real, reply
-            ),
+            lambda reply: settling.on_session(sim.broker, session.found, session.seat, real, reply),
             lambda op: sim.model.on_session(
                 op,
                 session.entity,

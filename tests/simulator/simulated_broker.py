@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker import claim_settling, claiming, claims, settling
+from onibus.broker import settling
 from onibus.broker.broker import Broker
-from onibus.broker.entity import PARTITIONS_MAX, Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.forwarding import Forwarding, Key
-from onibus.broker.message_store import MessageStore
 from onibus.broker.moving import Move
-from onibus.broker.replies import Outcome, Reply
 from onibus.broker.turns import Turn, Turns
 from onibus.broker.work import Publication, Work
 from onibus.broker.works import Works
-from onibus.core.path import claim as claim_path
+from onibus.core.commands import Claim, CompleteClaimed, ReleaseClaimed
+from onibus.core.handlers import HANDLERS
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
+from onibus.shard.replies import Outcome, Reply
+from onibus.shard.seat import PARTITIONS_MAX, Seat
+from onibus.shard.shard import Shard
 from onibus.store.interface import Store
 from tests.simulator.mismatch import Mismatch, check
 from tests.simulator.model_claims import ClaimsModel
@@ -32,47 +34,40 @@ from tests.simulator.trace import shown
 if TYPE_CHECKING:
     from tests.simulator.simulation import Simulation
 
-#: What the bus does to messages under the name of a claim, wherever it is called from.
-_CLAIMING: list[tuple[Any, str]] = [
-    (claiming, "claim"),
-    (claiming, "release_claimed"),
-    (claims, "release_claimed"),
-    (claim_settling, "release_claimed"),
-    (claim_settling, "complete_claimed"),
-]
 _PURGING: Any = settling._Purging
 _NEXT_SLICE = _PURGING.next_slice
 
 
 def watch_claims(simulation: Simulation) -> None:
     """Tell a simulation's model whatever is done to messages under the name of a claim."""
-    for owner, name in _CLAIMING:
-        original = getattr(claim_path, name)
+    for kind, original in _CLAIMING.items():
 
-        def told(
-            subscription: Any, owner: str, *given: Any, original: Any = original, name: str = name
-        ) -> Any:
-            result = original(subscription, owner, *given)
+        def told(partition: Any, command: Any, *given: Any, original: Any = original) -> Any:
+            result = original(partition, command, *given)
             model = simulation.model
-            incarnation, index = divmod(subscription.partition.id, PARTITIONS_MAX)
-            uid = subscription.number or incarnation
-            entity = model.by_uid(uid)
+            incarnation, index = divmod(partition.id, PARTITIONS_MAX)
+            entity = model.by_uid(command.subscription or incarnation)
             if entity is None:
                 return result
+            owner, limit = command.owner, command.limit
             try:
-                if name == "claim":
-                    model.set_aside(entity, index, owner, given[0], result[0] if result else 0)
-                elif name == "release_claimed":
-                    model.release_claimed(entity, index, owner, given[0])
+                if isinstance(command, Claim):
+                    model.set_aside(entity, index, owner, limit, result.count)
+                elif isinstance(command, ReleaseClaimed):
+                    model.release_claimed(entity, index, owner, limit)
                 else:
-                    model.complete_claimed(entity, index, owner, given[0], given[1])
+                    model.complete_claimed(entity, index, owner, command.dead_letters, limit)
             except Mismatch as mismatch:
                 # The bus would take it for its own failure, and the partition offline.
                 simulation.mismatch = mismatch
                 raise
             return result
 
-        setattr(owner, name, told)
+        HANDLERS[kind] = told
+
+
+#: The handlers of the commands that claims give.
+_CLAIMING = {kind: HANDLERS[kind] for kind in (Claim, ReleaseClaimed, CompleteClaimed)}
 
 
 def watch_purges(simulation: Simulation) -> None:
@@ -88,8 +83,7 @@ def watch_purges(simulation: Simulation) -> None:
 
 def stop_watching() -> None:
     """Undo `watch_claims` and `watch_purges`: later users of the bus have no model to tell."""
-    for owner, name in _CLAIMING:
-        setattr(owner, name, getattr(claim_path, name))
+    HANDLERS.update(_CLAIMING)
     _PURGING.next_slice = _NEXT_SLICE
 
 
@@ -130,7 +124,7 @@ class SimulatedWorks(Works):
             self._simulated.opened_now = True
             model.namespace_opened()
 
-    def store_opened(self, store: MessageStore, staged: Any) -> None:
+    def store_opened(self, store: Shard, staged: Any) -> None:
         model = self._simulated.model
         if not model.stores[store.name].online:
             self._simulated.opened_now = True
@@ -218,9 +212,23 @@ class SimulatedTurns(Turns):
                 self._simulated.model.turn_came(turn.reply, turn.planned)
 
 
+class SimulatedShard(Shard):
+    """A shard that tells the model when it brings a partition up to the present."""
+
+    _host: SimulatedBroker
+
+    def advance(self, seat: Seat, now: int) -> None:
+        super().advance(seat, now)
+        model = self._host.model
+        entity = model.entities.get(seat.entity.name)
+        if entity is not None and entity.uid == seat.entity.incarnation:
+            model.advance(entity, seat.index)
+
+
 class SimulatedBroker(Broker):
     """A broker that tells the model when it brings a partition up to the present."""
 
+    shard_type = SimulatedShard
     model: ClaimsModel
     turns: SimulatedTurns
     #: adds a line to the trace
@@ -269,9 +277,3 @@ class SimulatedBroker(Broker):
             self.opened_now = True
             self.model.store_opened(seat.store.name)
         super().take_up(seat)
-
-    def advance(self, seat: Seat, now: int) -> None:
-        super().advance(seat, now)
-        entity = self.model.entities.get(seat.entity.name)
-        if entity is not None and entity.uid == seat.entity.incarnation:
-            self.model.advance(entity, seat.index)

@@ -17,25 +17,24 @@ from onibus.broker import (
     claim_reading,
     claim_settling,
     claiming,
-    erasing,
     forwarding,
-    pages,
     sending,
     settling,
     turns,
     works,
 )
-from onibus.broker.entity import PARTITIONS_MAX
 from onibus.broker.namespace import NAME
-from onibus.broker.replies import Outcome
 from onibus.broker.timekeeping import CLOCK_ROW, accept_clock
-from onibus.broker.writer import Done, Work
 from onibus.core import limits, noise
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import bulk, compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
+from onibus.shard import erasing, pages
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import PARTITIONS_MAX
+from onibus.shard.writer import Done, Work
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
 from tests.simulator.compare import compare_all, compare_answer, compare_counts
@@ -121,6 +120,8 @@ class PendingWriter:
         self.pending = (work, done)
         self._started()
 
+    run_here = submit
+
     def stop(self) -> None:
         self.pending = None
 
@@ -136,6 +137,8 @@ class AtOnce:
     def submit(self, work: Work, done: Done) -> None:
         work()
         done(None)
+
+    run_here = submit
 
     def stop(self) -> None:
         return None

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.core.records import Value, WriteBatch
+from onibus.shard.seat import Seat
 from onibus.store.memory import MemoryStore
 
 Write = Callable[[str], object]

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from onibus.broker.entity_rules import without_rule
-from onibus.broker.transacting import Transaction, verb
+from onibus.broker.transacting import Transaction
+from onibus.core.commands import Settlement, Verb
 from onibus.core.errors import (
     Busy,
     EntityExists,
@@ -221,12 +222,12 @@ class Transactions(Owners):
                 lambda: model.send(name, messages),
             )
             return
-        word = self.random.choice(("complete", "complete", "abandon", "defer", "dead-letter"))
+        words: tuple[Verb, ...] = ("complete", "complete", "abandon", "defer", "dead-letter")
+        word = self.random.choice(words)
         delay = self.random.choice((0, 0, 500)) if word in ("abandon", "defer") else 0
         given = self.properties() if word != "complete" else None
-        told = verb(word, delay_ms=delay, properties=given)
-        if word == "dead-letter":
-            told.reason, told.description = "why", "so"
+        reason, text = ("why", "so") if word == "dead-letter" else (None, None)
+        told = Settlement(word, delay, reason, text, given)
         session = self.holder(held)
         self._both(
             f"  {word} {held.name} {held.proof} of {model_of(session)}",

@@ -112,6 +112,7 @@ def main(master: str, connection: str, folder: str) -> None:
             if query is None or not query.isActive:
                 note(pair, lambda query=query: query and query.exception())  # type: ignore[misc]
                 queries[pair] = start(spark, connection, place, *pair)
+                wait_for_start(queries[pair])
         time.sleep(0.5)
     for pair in PAIRS:
         # A driver that was killed last starts when the file exists.
@@ -121,6 +122,12 @@ def main(master: str, connection: str, folder: str) -> None:
         query.stop()
     lake.finish()
     spark.stop()
+
+
+def wait_for_start(query: StreamingQuery) -> None:
+    """Wait until a query has its Python process: several at once take longer than Spark waits."""
+    while query.isActive and "Initializing" in query.status["message"]:
+        time.sleep(0.5)
 
 
 def note(pair: tuple[str, str], why: Callable[[], object]) -> None:

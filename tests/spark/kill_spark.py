@@ -36,7 +36,7 @@ from tests.spark.faults import gapless
 from tests.spark.kill_driver import CAPTURED, LAKE, PAIRS, STOP, name_of
 from tests.spark.writing_helpers import log_of
 
-PATIENCE_S = 900
+PATIENCE_S = 3600
 EXECUTOR, PYTHON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
 #: Victims with their weights.
 VICTIMS = {

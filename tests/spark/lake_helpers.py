@@ -46,11 +46,13 @@ class Captures:
         crash: str = "",
         most: int | None = None,
         bad: Callable[[int], bool] | None = None,
+        written_to: Path | None = None,
         **given: Any,
     ) -> Captured:
         """Capture; `crash` ends it once tasks have `written` the first batch's files.
 
-        The bodies of messages whose numbers are `bad` cannot be decoded.
+        The bodies of messages whose numbers are `bad` cannot be decoded. Tasks write to
+        `written_to` if their machine has another file system.
         """
         lake = self.lake(place)
         options = replace(self.options, max_messages_per_trigger=most)
@@ -59,7 +61,8 @@ class Captures:
             given.setdefault("body", BodyFormat(format="text"))
 
         def run(what: Capturing, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
-            found = files(what, incarnation, ranges)
+            there = replace(what, place=self.lake(written_to or place).place)
+            found = files(there, incarnation, ranges)
             if crash == "written":
                 raise Crash
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 from onibus.client import Client
 from onibus.core.message import Message
 from onibus.spark.jobs.audit import FAILED, INCOMPLETE, PASSED, Verdict, audit
-from onibus.spark.lake import MESSAGES, OUTCOMES
+from onibus.spark.lake import MESSAGES, OUTCOMES, TABLES
 from tests.client.server_helpers import ServerThread
 from tests.spark.lake_helpers import Captures, consume, send, wait_until_gone
 
@@ -48,9 +49,9 @@ def audited(captures: Captures, place: Path, **given: Any) -> Verdict:
     return audit(no_spark, source, str(place), **given)
 
 
-def fill(captures: Captures, client: Client, place: Path) -> None:
+def fill(captures: Captures, client: Client, place: Path, **given: Any) -> None:
     """Capture messages and their ends in several files."""
-    captures.run(place)
+    captures.run(place, **given)
     for first in (1, 11, 21):
         client.send_batch(
             captures.entity,
@@ -59,10 +60,10 @@ def fill(captures: Captures, client: Client, place: Path) -> None:
                 for at in range(first, first + 10)
             ],
         )
-        captures.run(place)
+        captures.run(place, **given)
     with client.receiver(captures.entity) as receiver:
         receiver.complete(*receiver.receive(12, wait_ms=0))
-    captures.run(place)
+    captures.run(place, **given)
 
 
 @pytest.mark.promise("R9")
@@ -188,12 +189,12 @@ def test_the_audit_names_every_change_of_a_lake(
     captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
-    fill(captures, bus, good)
+    fill(captures, bus, good, bad=lambda number: number % 7 == 0)
     assert audited(captures, good).verdict == PASSED
     lake, chance = captures.lake(good), random.Random(7)
-    files = [(table, one) for table in (MESSAGES, OUTCOMES) for one in lake.files(table)]
-    assert len(files) > 6
-    for _, one in files:
+    files = [one for table in TABLES for one in lake.files(table)]
+    assert len(files) > 9
+    for one in files:
         for change in (None, without_one, repeated, altered, swapped):
             shutil.rmtree(bad, ignore_errors=True)
             shutil.copytree(good, bad)
@@ -211,11 +212,73 @@ def test_the_audit_names_every_change_of_a_lake(
 
 
 @pytest.mark.promise("R9")
-@pytest.mark.parametrize("name", ["entity.json", "_manifest", "messages/_delta_log"])
+def test_the_audit_names_a_changed_byte_of_any_file(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
+    lake, chance = captures.lake(tmp_path), random.Random(7)
+    for one in [one for table in TABLES for one in lake.files(table)]:
+        path = tmp_path / captures.entity / one.name
+        content = path.read_bytes()
+        # Some of these files can still be read, and some have other columns then.
+        for at in [*chance.sample(range(len(content)), 6), 0, len(content) // 2]:
+            path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            verdict = audited(captures, tmp_path)
+            named = [words for found in verdict.findings for words in found.examples]
+            assert verdict.verdict == FAILED, (one, at)
+            assert any(one.name in words for words in named), (one, at, named)
+        path.write_bytes(content)
+    assert audited(captures, tmp_path).verdict == PASSED
+
+
+def changes(line: bytes) -> Iterator[bytes]:
+    """Yield a line of a Delta commit as it must not be: not there, or with another value."""
+    action = json.loads(line)
+    if {"add", "metaData", "protocol"} & action.keys():
+        yield b""
+    if "add" not in action:
+        return
+    told = json.loads(action["add"]["stats"])
+    yield json.dumps({"add": action["add"] | {"size": 1}}).encode()
+    for kind, value in told.items():
+        other = value + 1 if isinstance(value, int) else dict.fromkeys(value, 0)
+        stats = json.dumps(told | {kind: other})
+        yield json.dumps({"add": action["add"] | {"stats": stats}}).encode()
+    yield json.dumps({"add": action["add"] | {"stats": "{"}}).encode()
+
+
+@pytest.mark.promise("R9")
+def test_the_audit_names_a_changed_list_of_files(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
+    tried = 0
+    for path in sorted((tmp_path / captures.entity).glob("*/_delta_log/*.json")):
+        content = path.read_bytes()
+        lines = content.splitlines()
+        for at, line in enumerate(lines):
+            for change in changes(line):
+                tried += 1
+                path.write_bytes(b"\n".join([*lines[:at], change, *lines[at + 1 :]]))
+                verdict = audited(captures, tmp_path)
+                assert verdict.verdict != PASSED, (path, line, change)
+        path.write_bytes(content)
+    assert tried > 50
+    manifest = next((tmp_path / captures.entity / "_manifest").glob("*.json"))
+    told = json.loads(manifest.read_bytes())
+    told["tables"][MESSAGES]["start"] = [one + 1 for one in told["tables"][MESSAGES]["start"]]
+    manifest.write_text(json.dumps(told), "utf-8")
+    assert audited(captures, tmp_path).verdict == FAILED
+
+
+@pytest.mark.promise("R9")
+@pytest.mark.parametrize(
+    "name", ["entity.json", "_manifest", *(f"{one}/_delta_log" for one in TABLES)]
+)
 def test_the_audit_does_not_pass_without_what_says_what_counts(
     captures: Captures, bus: Client, tmp_path: Path, name: str
 ) -> None:
-    fill(captures, bus, tmp_path)
+    fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
     path = tmp_path / captures.entity / name
     if path.is_dir():
         shutil.rmtree(path)

@@ -10,7 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 
 from onibus.cli.pipeline import PipelineFailed, PipelineRefused, told_plainly
+from onibus.core.errors import Failed, InvalidArgument
 from onibus.spark.java import quiet_java
+from onibus.spark.lake import Lake
+from onibus.spark.session import spark_session
 from tests.server.processes import environment
 
 TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  File x, line 1\n"
@@ -46,6 +49,12 @@ TRACE = "[PYTHON_EXCEPTION] in a worker: Traceback (most recent call last):\n  F
         ),
         ("[JAVA_GATEWAY_EXITED] exited before", PipelineFailed, "Java process did not start"),
         (f"{TRACE}OSError: [Errno 28] full\n", PipelineFailed, "OSError: [Errno 28] full"),
+        (
+            "An error occurred while calling o89.start.\n: java.io.IOException: mkdir failed\n"
+            "\tat java\nCaused by: org.a.B$C: no space\n\tat java",
+            PipelineFailed,
+            "B$C: no space",
+        ),
         ("[UNRESOLVED] there is no column\nat line 1", PipelineFailed, "there is no column"),
     ],
 )
@@ -105,6 +114,17 @@ def test_without_java_a_capture_is_rejected_before_it_writes(tmp_path: Path) -> 
     assert done.stdout.startswith("capture 1 "), done.stdout
     assert "Spark needs Java 17 or newer" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_folder_for_temporary_files_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Failed, match=rf"temporary files to {tmp_path}/file/x: Not a directory"):
+        spark_session(**{"spark.local.dir": str(tmp_path / "file" / "x")})
+
+
+def test_a_lake_without_a_name_is_not_the_current_folder() -> None:
+    with pytest.raises(InvalidArgument, match="a lake needs a folder or an address"):
+        Lake("", "q")
 
 
 def test_a_java_that_ended_is_a_failure_in_one_sentence() -> None:

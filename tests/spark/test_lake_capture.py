@@ -12,7 +12,7 @@ import pytest
 from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
-from onibus.spark.lake import MESSAGES, OUTCOMES
+from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_reporting import reader_name
@@ -319,3 +319,24 @@ def test_an_error_of_a_lake_is_recognised_in_the_next_round(
             captures.run(tmp_path)
         said.append(without_digits(str(failed.value)))
     assert said[0] == said[1]
+
+
+@pytest.mark.promise("R9")
+def test_files_that_only_workers_see_do_not_count(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    send(bus, "q", 1, 3)
+    with pytest.raises(LakeFailed, match=r"does not see it. Nothing was committed: .* share"):
+        captures.run(here, written_to=elsewhere)
+    assert captures.numbers(here) == []
+    consume(bus, "q")
+    captures.run(here)
+    assert captures.numbers(here) == [1, 2, 3], "the broker has kept the rows"
+
+
+def test_tasks_get_the_whole_path_of_a_lake(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Lake("lake", "q").place == str(tmp_path / "lake")

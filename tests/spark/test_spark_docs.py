@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from tests.test_docs import FENCE
 
 _NAMES = ("spark", "spark-writing", "spark-operators", "pipeline", "lake")
 PAGES = [f"docs/{name}.md" for name in _NAMES]
-#: Blocks that a test cannot run: clusters, and a server that runs until it is stopped.
-SHOWN = {"text"}
+#: Blocks that run elsewhere: a server and clusters (test_pipeline_page.py), and a project.
+SHOWN = {"bash", "text"}
 
 
 def steps(port: int) -> list[tuple[str, int, str, str]]:
@@ -37,6 +38,11 @@ def steps(port: int) -> list[tuple[str, int, str, str]]:
             assert match[1] in {"pyspark", "sh", *SHOWN}, f"{page}:{line}"
             if match[1] not in SHOWN:
                 found.append((page, line, match[1], match[2].replace(":5300", f":{port}")))
+
+    text = text_of("README.md")
+    capture = text.partition("## Capture queues into a lake\n\n")[2].partition("\n\n")[0]
+    line = text.count("\n", 0, text.index(capture)) + 1
+    found.append(("README.md", line, "sh", textwrap.dedent(capture)))
 
     def turn(one: tuple[str, int, str, str]) -> int:
         if one[2] != "pyspark":
@@ -74,7 +80,7 @@ def test_each_example_runs_as_printed(tmp_path: Path) -> None:
     with served("--data", tmp_path / "data", "--http-port", "0") as server:
         connection = (tmp_path / "data" / "connection-string").read_text().strip()
         with Client.connect(connection) as client:
-            for queue in ("orders", "jobs", "totals", "orders-again"):
+            for queue in ("orders", "jobs", "totals", "orders-again", "books"):
                 client.create_queue(queue)
                 client.send_batch(queue, [Message(body=b"%d" % at) for at in range(3)])
             client.create_queue("payments")
@@ -91,7 +97,8 @@ def test_each_example_runs_as_printed(tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-5_000:]
-        run = [line for line in done.stdout.splitlines() if line.startswith("docs/")]
+        shown = done.stdout.splitlines()
+        run = [line for line in shown if line.startswith(("docs/", "README.md:"))]
         assert run == [f"{page}:{line}" for page, line, *_ in wanted]
         with Client.connect(connection) as client:
             # The lake was captured, and the messages of one customer were replayed from it.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlencode
 
-from onibus.broker.clock import MovableClock
 from onibus.bus import Bus
 from onibus.client.asking import Answer, Ask
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.messages import Head, Request, Response
 from onibus.protocols.http.routes import router
+from onibus.shard.clock import MovableClock
 
 
 class InProcess:

@@ -1,34 +1,40 @@
-"""Claim: set messages aside for a named reader, until it commits the claim or gives it back (R5).
+"""Claim: set messages aside for a named reader, until it commits or releases the claim (R5).
 
-A claim is kept by holds without an end whose owner is its name; no token of them is ever given
-out. Whether there is a claim of that name, and how long it lasts, is decided elsewhere: by its row
-in the namespace's own store (broker/claims.py). So everything here can be done again: what was
-completed or given back before has left no hold of that owner.
+A claim is a number of holds without an end whose owner is its name; their tokens are never issued.
+The claim's row in the namespace's store (broker/claims.py) decides whether the claim exists and how
+long it lasts. So everything here can be repeated: messages that were completed or released before
+have left no hold of that owner.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.commands import (
+    Claim,
+    Claimed,
+    CompleteClaimed,
+    IsClaimed,
+    ListClaimed,
+    ListClaimOwners,
+    ReleaseClaimed,
+)
 from onibus.core.lifecycle import Input
 from onibus.core.path.complete import complete
 from onibus.core.path.dead_letter import dead_letter
-from onibus.core.path.deliver import still_living, take_living
+from onibus.core.path.receive import still_living, take_living
 from onibus.core.path.settle import give_back
 from onibus.core.records import WriteBatch
 from onibus.core.runs import as_runs
 from onibus.core.sessions import Session
 
 if TYPE_CHECKING:
+    from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
 _PREFIX = "claim/"
-
-#: By sequence number: with which reason and description a message is dead-lettered.
-DeadLetters = Mapping[int, tuple[str | None, str | None]]
 
 
 def owner_of(reader: str, number: int) -> str:
@@ -37,33 +43,22 @@ def owner_of(reader: str, number: int) -> str:
 
 
 def claim_of(owner: str) -> tuple[str, int] | None:
-    """Return the reader and the number of the claim that an owner's name means, if it is one."""
+    """Return the reader and the number of the claim that an owner names, if it is a claim."""
     if not owner.startswith(_PREFIX):
         return None
     reader, _, number = owner.removeprefix(_PREFIX).rpartition("/")
     return reader, int(number)
 
 
-def claim(
-    subscription: Subscription,
-    owner: str,
-    limit: int,
-    room: int | None,
-    at_least_one: bool,
-    now: int,
-    out: WriteBatch,
-) -> tuple[int, int] | None:
-    """Hold the first messages that are ready, at most `limit`, and no more bytes than `room`.
-
-    With `at_least_one` the first is taken whatever its size. Return how many, and their bytes,
-    which are counted only where there is a bound; None where nothing was taken.
-    """
-    budget = _Budget(subscription, room, at_least_one)
+def claim(partition: Partition, command: Claim, now: int, wall: int, out: WriteBatch) -> Claimed:
+    """Hold the first messages that are ready, as far as the bounds of the claim allow."""
+    subscription = partition.subscriptions[command.subscription]
+    budget = _Budget(subscription, command.bytes_max, command.at_least_one)
     if subscription.settings.requires_session:
-        count = _claim_sessions(subscription, owner, limit, budget, now, out)
+        count = _claim_sessions(subscription, command.owner, command.limit, budget, now, out)
     else:
-        count = _claim_ready(subscription, owner, limit, budget, now, out)
-    return (count, budget.used) if count else None
+        count = _claim_ready(subscription, command.owner, command.limit, budget, now, out)
+    return Claimed(count, budget.used)
 
 
 class _Budget:
@@ -112,7 +107,7 @@ def _claim_ready(
 def _claim_sessions(
     subscription: Subscription, owner: str, limit: int, budget: _Budget, now: int, out: WriteBatch
 ) -> int:
-    """Take from the heads of sessions that nobody holds; what is taken blocks its session (R7)."""
+    """Take the first messages of sessions that are not locked; they block their session (R7)."""
     sessions = subscription.sessions
     passed: list[Session] = []
     count = 0
@@ -137,27 +132,48 @@ def _claim_sessions(
     return count
 
 
-def owners(subscription: Subscription) -> list[str]:
-    """Return the names of the claims that hold messages here, in the order of their holds."""
+def list_owners(
+    partition: Partition, command: ListClaimOwners, now: int, wall: int, out: WriteBatch
+) -> list[str]:
+    """Return the owners of the claims that hold messages here, in the order of their holds."""
+    subscription = partition.subscriptions[command.subscription]
     names = dict.fromkeys(hold.owner for hold in subscription.holds.values())
     return [owner for owner in names if owner.startswith(_PREFIX)]
 
 
+def list_claimed(
+    partition: Partition, command: ListClaimed, now: int, wall: int, out: WriteBatch
+) -> list[int]:
+    """Return the ordinals that a claim holds, in order."""
+    return claimed(partition.subscriptions[command.subscription], command.owner)
+
+
 def claimed(subscription: Subscription, owner: str, limit: int | None = None) -> list[int]:
-    """Return the ordinals that a claim holds, in order; with a limit, some of them."""
+    """Return the ordinals that a claim holds, in order; with a limit, the first of them."""
     holds = [hold for hold in subscription.holds.values() if hold.owner == owner]
     found = list(chain.from_iterable(hold.ordinals for hold in holds))
     return sorted(found)[:limit]
 
 
+def is_claimed(
+    partition: Partition, command: IsClaimed, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Return whether a claim holds a message."""
+    subscription = partition.subscriptions[command.subscription]
+    mark = subscription.marks.get(subscription.ordinal(command.number))
+    hold = None if mark is None else mark.hold
+    return hold is not None and hold.owner == command.owner
+
+
 def complete_claimed(
-    subscription: Subscription, owner: str, dead_letters: DeadLetters, limit: int, out: WriteBatch
+    partition: Partition, command: CompleteClaimed, now: int, wall: int, out: WriteBatch
 ) -> int:
-    """Complete, or dead-letter, the next of what a claim holds; return how many."""
-    ordinals = claimed(subscription, owner, limit)
+    """Complete, or dead-letter, the next messages of a claim; return how many."""
+    subscription = partition.subscriptions[command.subscription]
+    ordinals = claimed(subscription, command.owner, command.limit)
     done = []
     for ordinal in ordinals:
-        words = dead_letters.get(subscription.numbering.number(ordinal))
+        words = command.dead_letters.get(subscription.numbering.number(ordinal))
         if words is None:
             done.append(ordinal)
         else:
@@ -167,10 +183,11 @@ def complete_claimed(
 
 
 def release_claimed(
-    subscription: Subscription, owner: str, limit: int | None, now: int, out: WriteBatch
+    partition: Partition, command: ReleaseClaimed, now: int, wall: int, out: WriteBatch
 ) -> int:
-    """Give the next of what a claim holds back, without counting a delivery; return how many."""
-    ordinals = claimed(subscription, owner, limit)
+    """Release the next messages of a claim; return how many."""
+    subscription = partition.subscriptions[command.subscription]
+    ordinals = claimed(subscription, command.owner, command.limit)
     for ordinal in ordinals:
         give_back(subscription, ordinal, Input.RELEASE, now, out)
     return len(ordinals)

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from onibus.core.commands import ListDuplicates
 from onibus.core.path.admit import Prepared
+from onibus.core.records import WriteBatch
 from onibus.core.remembered_ids import RememberedIds
 
 if TYPE_CHECKING:
@@ -84,7 +86,9 @@ def find_repeats(
     return originals
 
 
-def list_duplicates(partition: Partition) -> list[tuple[str | None, int, int]]:
+def list_duplicates(
+    partition: Partition, command: ListDuplicates, now: int, wall: int, out: WriteBatch
+) -> list[tuple[str | None, int, int]]:
     """Return the last dropped duplicates: MessageId, time, and the number each repeats (X1)."""
     number, shown = partition.numbering.number, partition.offsets.shown
     return [

@@ -1,4 +1,4 @@
-"""Peek: look at messages without touching them; and find the ones a filter means."""
+"""Peek: look at messages, without a change to them, and find those that match a filter."""
 
 from __future__ import annotations
 
@@ -6,98 +6,112 @@ from collections.abc import Callable, Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from onibus.core.errors import InvalidArgument
-from onibus.core.inspection import Filter
+from onibus.core.commands import CountReasons, Peek, Peeked, Reasons, Tail, Tailed
+from onibus.core.inspection import STATES, Filter
 from onibus.core.lifecycle import DEAD, State
 from onibus.core.limits import PEEK_BYTES_MAX
 from onibus.core.message import ReceivedMessage, encode
+from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
+    from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
-
-#: The words by which people name states, and the states they mean.
-STATES: dict[str, frozenset[State]] = {
-    "active": frozenset({State.ACTIVE, State.LOCKED, State.DELAYED}),
-    "deferred": frozenset({State.DEFERRED, State.DEFERRED_LOCKED}),
-    "scheduled": frozenset({State.SCHEDULED}),
-    "dead-lettered": DEAD,
-}
-
-
-def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
-    """Return the states that a filter asks for, in the queue or in its dead-letter queue.
-
-    Refuses a filter of which any part is wrong.
-    """
-    if not isinstance(wanted, Filter):
-        raise InvalidArgument(f"pass a Filter, not a {type(wanted).__name__}")
-    try:
-        msgspec.convert(msgspec.structs.asdict(wanted), Filter, builtin_types=(bytes,))
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(f"a field of the filter has the wrong type: {error}") from None
-    if wanted.sql_parameters and wanted.sql is None:
-        raise InvalidArgument("sql_parameters need an SQL filter: set sql as well")
-    _ = wanted.condition  # its SQL is read here, or refused
-    if wanted.body_path is not None:
-        _ = wanted.steps
-    elif wanted.body_equals is not None:
-        raise InvalidArgument("body_equals needs body_path: name the field of the body")
-    if dead and wanted.state not in (None, "dead-lettered"):
-        raise InvalidArgument(
-            f"a dead-letter queue has no {wanted.state} messages: omit one of the two"
-        )
-    if wanted.state is None:
-        return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
-    if wanted.state not in STATES:
-        raise InvalidArgument(f"state is {wanted.state!r}: use one of {', '.join(STATES)}")
-    return STATES[wanted.state]
-
 
 #: Bytes of bodies that a filter reads before other clients have their turn.
 SLICE_BYTES = 512 << 10
 
 
-class Page:
-    """What a peek finds in a partition: at most `limit` messages, and 256 KB, but one at least."""
+def peek(partition: Partition, command: Peek, now: int, wall: int, out: WriteBatch) -> Peeked:
+    """Look at the next messages; return those that match, and where to continue."""
+    subscription = partition.subscriptions[command.subscription]
+    states = states_of(command.wanted, command.dead)
+    page = _Page(command)
+    start = command.ordinal
+    if start is None:
+        start = _first_ordinal(subscription, command.number)
+    looked = read = following = 0
+    for position, ordinal in enumerate(_candidates(subscription, start, states)):
+        if position == command.looks or read > SLICE_BYTES:
+            following = ordinal
+            break
+        if subscription.state(ordinal) not in states:
+            continue
+        message = subscription.view(ordinal)
+        read += len(message.body)
+        looked += 1
+        if command.wanted.matches(message) and not page.take(message):
+            break
+    return Peeked(page.messages, page.size, following, looked, page.is_full)
 
-    def __init__(self, limit: int, wanted: Filter, dead: bool) -> None:
+
+class _Page:
+    """Messages that a peek returns: at most `limit`, and 256 KB, but one at least."""
+
+    def __init__(self, command: Peek) -> None:
         self.messages: list[ReceivedMessage] = []
-        self._limit = limit
-        self._wanted = wanted
-        self._states = states_of(wanted, dead)
-        self._size = 0
-        #: there may be more that match: the page has no room
+        self.size = command.size
         self.is_full = False
-        #: messages looked at
-        self.looked = 0
+        self._limit = command.limit
+        self._at_least_one = command.at_least_one
 
-    def fill(self, subscription: Subscription, start: int, looks: int) -> int:
-        """Look at the next messages from an ordinal on; return where to go on, 0 at the end."""
-        size = 0
-        for looked, ordinal in enumerate(_candidates(subscription, start, self._states)):
-            if looked == looks or size > SLICE_BYTES:
-                return ordinal
-            if subscription.state(ordinal) not in self._states:
-                continue
-            message = subscription.view(ordinal)
-            size += len(message.body)
-            self.looked += 1
-            if self._wanted.matches(message) and not self._take(message):
-                break
-        return 0
-
-    def _take(self, message: ReceivedMessage) -> bool:
-        """Take a message along, if it fits; tell whether there is room for another."""
+    def take(self, message: ReceivedMessage) -> bool:
+        """Add a message if it fits; return whether there is room for another."""
         # All of it: a message can be large without a body.
-        self._size += len(encode(message.message))
-        self.is_full = bool(self.messages) and self._size > PEEK_BYTES_MAX
-        if self.is_full:
+        size = self.size + len(encode(message.message))
+        if size > PEEK_BYTES_MAX and not self._at_least_one:
+            self.is_full = True
             return False
+        self.size = size
+        self._at_least_one = False
         self.messages.append(message)
         self.is_full = len(self.messages) >= self._limit
         return not self.is_full
+
+
+def _first_ordinal(subscription: Subscription, number: int) -> int:
+    """Return the ordinal at which a peek from a sequence number starts."""
+    log, numbering = subscription.log, subscription.numbering
+    first = log.places[0].first if log.places else log.next_ordinal
+    return numbering.not_below(number, first, log.next_ordinal, subscription.is_live)
+
+
+def tail(partition: Partition, command: Tail, now: int, wall: int, out: WriteBatch) -> Tailed:
+    """Return the messages that arrived since the last look, as far as the bounds allow."""
+    subscription = partition.subscriptions[command.subscription]
+    states = states_of(command.wanted, dead=False)
+    below = subscription.log.visible_below
+    start = min(command.start, below) if command.start else below
+    found: list[ReceivedMessage] = []
+    size = 0
+    for ordinal in live_ordinals(subscription, max(start, below - command.looks), states):
+        if size > command.bytes_max:
+            break
+        message = subscription.view(ordinal)
+        size += len(message.body)
+        if command.wanted.matches(message):
+            found.append(message)
+    return Tailed(found, below, size)
+
+
+def count_reasons(
+    partition: Partition, command: CountReasons, now: int, wall: int, out: WriteBatch
+) -> Reasons:
+    """Count a slice of the dead-lettered messages by reason."""
+    subscription = partition.subscriptions[command.subscription]
+    counts: dict[str, int] = {}
+    for looked, ordinal in enumerate(live_ordinals(subscription, command.start, DEAD)):
+        if looked == command.looks:
+            return Reasons(counts, ordinal)
+        reason = subscription.view(ordinal).dead_letter_reason or ""
+        counts[reason] = counts.get(reason, 0) + 1
+    return Reasons(counts, 0)
+
+
+def states_of(wanted: Filter, dead: bool) -> frozenset[State]:
+    """Return the states that a filter selects, in the queue or in its dead-letter queue."""
+    if wanted.state is None:
+        return DEAD if dead else frozenset(State) - DEAD - {State.GONE}
+    return STATES[wanted.state]
 
 
 def live_ordinals(
@@ -110,7 +124,7 @@ def live_ordinals(
 
 
 def _candidates(subscription: Subscription, start: int, states: frozenset[State]) -> Iterator[int]:
-    """Yield the shown ordinals that may be in these states: as few others as can be told."""
+    """Yield the shown ordinals that may be in these states, and few others."""
     below = subscription.log.visible_below
     if State.ACTIVE in states:
         return _outside(subscription.gone.next_outside, max(start, 1), below)

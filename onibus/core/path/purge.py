@@ -1,14 +1,12 @@
-"""Purge and undefer: acts of an owner on many messages at once (X2, X3)."""
+"""Purge: an owner deletes messages that match a filter (X2)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
-from onibus.core.errors import MessageNotFound
-from onibus.core.inspection import Filter
-from onibus.core.lifecycle import HELD, Input, State
+from onibus.core.commands import Counted, CountPurgeable, ForgetIds, Purge
+from onibus.core.lifecycle import HELD, Input
 from onibus.core.path.peek import SLICE_BYTES, live_ordinals, states_of
 from onibus.core.records import WriteBatch
 
@@ -16,74 +14,62 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-_DEFERRED = (State.DEFERRED, State.DEAD_LETTERED_DEFERRED)
 
-
-def purge(
-    subscription: Subscription,
-    wanted: Filter,
-    start: int,
-    limit: int,
-    out: WriteBatch,
-    held: bool = False,
-    most: int | None = None,
-) -> tuple[int, int]:
-    """Delete what a filter means and nobody holds, among the next `limit` messages from `start` on.
-
-    With `held` also what receivers hold, by locks of their own; the first `most` of them, where it
-    is told. Return how many, and where to go on: 0 at the end.
-    """
-    states = states_of(wanted, dead=False)
-    if not held:
+def purge(partition: Partition, command: Purge, now: int, wall: int, out: WriteBatch) -> Counted:
+    """Delete the messages that match among the next `looks`; return how many."""
+    subscription = partition.subscriptions[command.subscription]
+    states = states_of(command.wanted, dead=False)
+    if not command.held:
         states -= HELD
     chosen: list[int] = []
     after = size = 0
-    for looked, ordinal in enumerate(live_ordinals(subscription, start, states), 1):
+    for looked, ordinal in enumerate(live_ordinals(subscription, command.start, states), 1):
         message = subscription.view(ordinal)
         size += len(message.body)
-        if wanted.matches(message):
+        if command.wanted.matches(message):
             chosen.append(ordinal)
-        if looked == limit or size > SLICE_BYTES or len(chosen) == most:
+        if looked == command.looks or size > SLICE_BYTES or len(chosen) == command.most:
             after = ordinal + 1
             break
-    if held:
+    if command.held:
         chosen = [ordinal for ordinal in chosen if _take_back(subscription, ordinal, out)]
     for ordinal in chosen:
         subscription.change(ordinal, Input.PURGE, out)
     subscription.depart(chosen, out)
-    return len(chosen), after
+    return Counted(len(chosen), after)
 
 
 def _take_back(subscription: Subscription, ordinal: int, out: WriteBatch) -> bool:
-    """Take a message from its receiver; tell whether nobody holds it now."""
+    """Release a message from its receiver; return whether no client holds it now."""
     mark = subscription.marks.get(ordinal)
     if mark is None or mark.hold is None:
         return True
     if mark.hold.until == NEVER:
-        # A session, a claim or a work holds it.
+        # A session, a claim or a multi-partition operation holds it.
         return False
     subscription.change(ordinal, Input.RELEASE, out)
     return True
 
 
-def forget_ids(partition: Partition, out: WriteBatch) -> None:
-    """Forget every id recorded so far: what was sent before can be sent again."""
+def count_purgeable(
+    partition: Partition, command: CountPurgeable, now: int, wall: int, out: WriteBatch
+) -> Counted:
+    """Count a slice of the messages that a purge would delete."""
+    subscription = partition.subscriptions[command.subscription]
+    states = states_of(command.wanted, dead=False) - HELD
+    count = size = 0
+    for looked, ordinal in enumerate(live_ordinals(subscription, command.start, states)):
+        if looked == command.looks or size > SLICE_BYTES:
+            return Counted(count, ordinal)
+        message = subscription.view(ordinal)
+        size += len(message.body)
+        count += command.wanted.matches(message)
+    return Counted(count, 0)
+
+
+def forget_ids(
+    partition: Partition, command: ForgetIds, now: int, wall: int, out: WriteBatch
+) -> None:
+    """Discard every recorded id."""
     partition.forget_below = partition.log.next_ordinal
     partition.write_counters(out)
-
-
-def find_undeferrable(subscription: Subscription, numbers: Sequence[int]) -> list[int]:
-    """Return the ordinals of deferred messages that nobody holds, or refuse all of them."""
-    ordinals = []
-    for number in dict.fromkeys(numbers):
-        ordinal = subscription.ordinal(number)
-        if subscription.state(ordinal) not in _DEFERRED:
-            raise MessageNotFound(f"message {number} is not deferred, or it is locked")
-        ordinals.append(ordinal)
-    return ordinals
-
-
-def undefer(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
-    """Give deferred messages back to the active ones, at their numbers' places."""
-    for ordinal in ordinals:
-        subscription.change(ordinal, Input.DUE, out)

@@ -1,35 +1,25 @@
-"""Read: which rows of the log, or of the outcomes, lie between two numbers, and which are missing.
+"""Read the log: which blocks have the rows between two numbers, and which rows are missing.
 
-Here it is only found out, cheaply, where the rows are. Whoever reads does so beside the commits, so
-a block may have gone, or been rewritten, until then; it then plans anew (broker/reading.py).
+Finding the places is cheap. A separate thread then reads the rows while commits run, so a block may
+have been deleted or rewritten in between; the read is then planned again (broker/reading.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from onibus.core.commands import CheckLog, FindSince, Piece, PlanLog, PlanOutcomes
 from onibus.core.errors import InvalidArgument, LogGap
-from onibus.core.outcomes import OutcomeLog, OutcomePlace
+from onibus.core.outcomes import OutcomePlace
+from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
-    from onibus.core.log import Log, StagedBlock
+    from onibus.core.log import Log
     from onibus.core.partition import Partition
 
 #: Blocks, or rows of outcomes, that one slice of reading takes.
 PIECES_A_SLICE = 1_000
-
-
-class Piece(NamedTuple):
-    """What is wanted of one block: the rows with ordinals first … last."""
-
-    block: int
-    first: int
-    last: int
-    #: the block's size
-    size: int
-    #: the block, if the store does not have it yet, or not all of it
-    payload: bytes | StagedBlock | None
 
 
 def ordinal_of(partition: Partition, number: object) -> int:
@@ -70,8 +60,14 @@ def first_hole(log: Log, start: int, end: int) -> tuple[int, int] | None:
     return expected, min(following, end) - 1
 
 
-def check_complete(partition: Partition, start: int, end: int) -> None:
-    """Refuse a range of the log in which rows are missing."""
+def check_log(
+    partition: Partition, command: CheckLog, now: int, wall: int, out: WriteBatch
+) -> None:
+    """Reject a range of the log in which rows are missing."""
+    _check_complete(partition, command.start, command.end)
+
+
+def _check_complete(partition: Partition, start: int, end: int) -> None:
     hole = first_hole(partition.log, start, end)
     if hole is not None:
         first, last = (partition.numbering.number(ordinal) for ordinal in hole)
@@ -80,9 +76,12 @@ def check_complete(partition: Partition, start: int, end: int) -> None:
         )
 
 
-def plan(partition: Partition, start: int, end: int, size: int) -> list[Piece]:
-    """Return what a slice of reading takes: so many bytes of blocks, but one block at least."""
-    check_complete(partition, start, end)
+def plan_log(
+    partition: Partition, command: PlanLog, now: int, wall: int, out: WriteBatch
+) -> list[Piece]:
+    """Return what a slice of reading takes."""
+    start, end, size = command.start, command.end, command.size
+    _check_complete(partition, start, end)
     log = partition.log
     pieces: list[Piece] = []
     for at in range(log.reaching(start), len(log.places)):
@@ -93,6 +92,15 @@ def plan(partition: Partition, start: int, end: int, size: int) -> list[Piece]:
         first, last = max(place.first, start), min(place.last, end - 1)
         pieces.append(Piece(place.block, first, last, place.size, log.uncommitted(place)))
     return pieces
+
+
+def find_since(
+    partition: Partition, command: FindSince, now: int, wall: int, out: WriteBatch
+) -> int:
+    """Return the first ordinal, or number of an outcome, of a time or later."""
+    if command.outcomes_of is None:
+        return first_since(partition.log, command.since_ms)
+    return partition.subscriptions[command.outcomes_of].outcomes.since(command.since_ms)
 
 
 def first_since(log: Log, time: int) -> int:
@@ -137,8 +145,12 @@ def reach(log: Log, start: int, end: int, size: int) -> int:
     return min(max(position, start + 1), end)
 
 
-def plan_outcomes(outcomes: OutcomeLog, start: int, end: int) -> list[OutcomePlace]:
+def plan_outcomes(
+    partition: Partition, command: PlanOutcomes, now: int, wall: int, out: WriteBatch
+) -> list[OutcomePlace]:
     """Return the rows of outcomes that a slice of reading takes."""
+    outcomes = partition.subscriptions[command.subscription].outcomes
+    start, end = command.start, command.end
     if start < min(outcomes.first_number, end):
         last = min(outcomes.first_number, end) - 1
         raise LogGap(f"the log no longer has outcomes {start} to {last}", start, last)

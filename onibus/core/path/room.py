@@ -20,10 +20,15 @@ class Room:
 
     __slots__ = ("_empty", "_most", "left")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, at_least_one: bool = True) -> None:
         self._most = most
-        self._empty = True
+        self._empty = at_least_one
         self.left = most
+
+    @staticmethod
+    def of(bytes_max: int | None, at_least_one: bool = True) -> Room | None:
+        """Return the room of a receive; None if it is not bounded."""
+        return None if bytes_max is None else Room(bytes_max, at_least_one)
 
     def take(self, log: Log, ordinals: Sequence[int]) -> int:
         """Return how many messages from the first on have room, which is theirs from now on."""

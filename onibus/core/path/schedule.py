@@ -1,10 +1,10 @@
-"""Schedule: messages that wait for their time, and what becomes of them (S5–S7)."""
+"""Schedule: messages that wait for their time, until they are enqueued or cancelled (S5–S7)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from onibus.core.commands import Cancel
 from onibus.core.errors import MessageNotFound
 from onibus.core.lifecycle import Input, State
 from onibus.core.path.admit import Prepared, time_to_live
@@ -13,7 +13,6 @@ from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
-    from onibus.core.subscription import Subscription
 
 
 def activate(
@@ -31,11 +30,21 @@ def activate(
     partition.subscription.depart(ordinals, out)
 
 
-def find_scheduled(subscription: Subscription, numbers: Sequence[int]) -> list[int]:
-    """Return the ordinals of scheduled messages, or refuse all where one is not there (S5)."""
+def cancel(partition: Partition, command: Cancel, now: int, wall: int, out: WriteBatch) -> None:
+    """Delete scheduled messages."""
+    subscription = partition.subscriptions[command.subscription]
+    ordinals = find_scheduled(partition, command)
+    for ordinal in ordinals:
+        subscription.change(ordinal, Input.CANCEL, out)
+    subscription.depart(ordinals, out)
+
+
+def find_scheduled(partition: Partition, command: Cancel) -> list[int]:
+    """Return the ordinals of scheduled messages; if one is not found, reject all (S5)."""
+    subscription = partition.subscriptions[command.subscription]
     ordinals = []
     missing = []
-    for number in dict.fromkeys(numbers):
+    for number in dict.fromkeys(command.numbers):
         try:
             ordinal = subscription.ordinal(number)
         except MessageNotFound:
@@ -48,10 +57,3 @@ def find_scheduled(subscription: Subscription, numbers: Sequence[int]) -> list[i
     if missing:
         raise MessageNotFound(f"not scheduled, already cancelled or already active: {missing}")
     return ordinals
-
-
-def cancel(subscription: Subscription, ordinals: list[int], out: WriteBatch) -> None:
-    """Delete scheduled messages."""
-    for ordinal in ordinals:
-        subscription.change(ordinal, Input.CANCEL, out)
-    subscription.depart(ordinals, out)

@@ -6,49 +6,54 @@ from collections.abc import Iterable, Iterator
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
-from onibus.core.errors import InvalidArgument, SessionLocked, SessionLockLost
+from onibus.core.commands import (
+    AcceptSession,
+    DescribeSessions,
+    GetSessionState,
+    ListSessionIds,
+    ListSessions,
+    ListSessionStates,
+    ReleaseSession,
+    RenewSession,
+    SetSessionState,
+    WarmSessions,
+)
+from onibus.core.errors import SessionLocked, SessionLockLost
 from onibus.core.holds import TOKEN
-from onibus.core.inspection import AcceptedSession, NonExclusive, SessionInfo
+from onibus.core.inspection import AcceptedSession, SessionInfo
 from onibus.core.lifecycle import Input
-from onibus.core.limits import SESSION_STATE_BYTES_MAX
 from onibus.core.numbering import ORDINALS_END
+from onibus.core.path.held import held_session
 from onibus.core.path.settle import give_back
 from onibus.core.records import SESSIONS, WriteBatch
 from onibus.core.sessions import Session, SessionLock
 
 if TYPE_CHECKING:
+    from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
 
 def accept_session(
-    subscription: Subscription,
-    session_id: str | None,
-    owner: str,
-    now: int,
-    out: WriteBatch,
-    sharing: NonExclusive | None = None,
+    partition: Partition, command: AcceptSession, now: int, wall: int, out: WriteBatch
 ) -> AcceptedSession | None:
-    """Lock a session by its id, or the next that is free; None when none is.
-
-    Without `sharing` the lock is exclusive.
-    """
-    sessions = subscription.sessions
+    """Lock a session by its id, or the next available one; None if no session is available."""
+    subscription = partition.subscriptions[command.subscription]
+    sessions, session_id = subscription.sessions, command.session_id
+    sharing = command.sharing
     if session_id is None:
-        if sharing is not None and sharing.takeover is not None:
-            raise InvalidArgument("name the session that a lock token takes over")
         free = sessions.next_free(subscription.log.visible_below, subscription.session_name)
         if free is None:
             return None
         session = free
     elif sharing is not None and sharing.takeover is not None:
-        return _take_over(subscription, session_id, sharing.takeover, owner, now, out)
+        return _take_over(subscription, session_id, sharing.takeover, command.owner, now, out)
     else:
         session = sessions.get(session_id)
         if session.in_use:
             raise SessionLocked(f"another receiver holds session {session_id!r}: try again later")
     duration = subscription.settings.lock_duration_ms
     hold = subscription.new_hold(now + duration, duration, None)
-    session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, owner)
+    session.lock = SessionLock(hold.epoch, hold.check, hold.until, duration, command.owner)
     if sharing is not None:
         session.lock.takeover = subscription.takeover_token(hold.epoch)
     return _accepted(subscription, session, out)
@@ -63,8 +68,6 @@ def _take_over(
     out: WriteBatch,
 ) -> AcceptedSession:
     """Give a non-exclusive lock, with the messages that it holds, to another receiver (B9)."""
-    if type(takeover) is not bytes:
-        raise InvalidArgument("a lock token is bytes")
     session = subscription.sessions.find(session_id)
     lock = None if session is None else session.lock
     if session is None or lock is None:
@@ -79,7 +82,7 @@ def _take_over(
 
 
 def _accepted(subscription: Subscription, session: Session, out: WriteBatch) -> AcceptedSession:
-    """Keep a lock that a receiver has just got, and return what proves it."""
+    """Keep a new lock, and return its token."""
     lock = session.lock
     assert lock is not None
     subscription.timers.set(("session", session.id), lock.until)
@@ -89,21 +92,12 @@ def _accepted(subscription: Subscription, session: Session, out: WriteBatch) -> 
     return AcceptedSession(session.id, token, shown, lock.takeover)
 
 
-def held_session(subscription: Subscription, session_id: str, token: bytes) -> Session:
-    """Return the session that a token holds, or refuse the token."""
-    session = subscription.sessions.find(session_id)
-    _, epoch, check = TOKEN.unpack(token)
-    if session is not None:
-        lock = session.lock
-        if lock is not None and (lock.epoch, lock.check) == (epoch, check):
-            return session
-    raise SessionLockLost(
-        f"the lock on session {session_id!r} expired, was released or taken over: accept it again"
-    )
-
-
-def renew_session(subscription: Subscription, session: Session, now: int, out: WriteBatch) -> int:
-    """Hold a session, and with it its messages, longer; return until when, by the wall clock."""
+def renew_session(
+    partition: Partition, command: RenewSession, now: int, wall: int, out: WriteBatch
+) -> int:
+    """Renew the lock of a session and of its messages; return its new end by the wall clock."""
+    subscription = partition.subscriptions[command.subscription]
+    session = held_session(subscription, command.session)
     assert session.lock is not None
     session.lock.until = now + session.lock.duration
     subscription.timers.set(("session", session.id), session.lock.until)
@@ -111,17 +105,26 @@ def renew_session(subscription: Subscription, session: Session, now: int, out: W
     return subscription.partition.offsets.shown(session.lock.until)
 
 
+def release_session(
+    partition: Partition, command: ReleaseSession, now: int, wall: int, out: WriteBatch
+) -> None:
+    """Release a session and its messages."""
+    subscription = partition.subscriptions[command.subscription]
+    session = held_session(subscription, command.session)
+    end_session_lock(subscription, session, Input.RELEASE, now, out)
+
+
 def end_session_lock(
     subscription: Subscription, session: Session, event: Input, now: int, out: WriteBatch
 ) -> None:
-    """A session is closed (RELEASE) or its lock ran out (ABANDON): what it held goes back."""
+    """End the lock of a session, by RELEASE or because it expired (ABANDON)."""
     held = _carried(subscription, session)
     session.lock = None
     subscription.timers.cancel(("session", session.id))
     _write(subscription, session, out)
     for ordinal in held:
         give_back(subscription, ordinal, event, now, out)
-    # Giving back may have let go of the session's last message, and of the session with it.
+    # The session may have lost its last message, and have been forgotten.
     left = subscription.sessions.find(session.id)
     if left is not None:
         subscription.sessions.offer(left)
@@ -129,24 +132,33 @@ def end_session_lock(
 
 
 def set_session_state(
-    subscription: Subscription, session: Session, state: bytes | None, now: int, out: WriteBatch
+    partition: Partition, command: SetSessionState, now: int, wall: int, out: WriteBatch
 ) -> None:
-    """Keep bytes with a session, also when it has no messages; None clears them."""
-    if state is not None and type(state) is not bytes:
-        raise InvalidArgument("a session state must be bytes or None")
-    if state is not None and len(state) > SESSION_STATE_BYTES_MAX:
-        raise InvalidArgument(f"a session state has at most {SESSION_STATE_BYTES_MAX} bytes")
-    session.state = state
+    """Set the state of a session, which it keeps without messages; None clears it."""
+    subscription = partition.subscriptions[command.subscription]
+    session = held_session(subscription, command.session)
+    session.state = command.state
     session.state_set_ms = subscription.partition.offsets.shown(now)
     _write(subscription, session, out)
 
 
-def states_set_since(subscription: Subscription, since_ms: int) -> list[str]:
+def session_state(
+    partition: Partition, command: GetSessionState, now: int, wall: int, out: WriteBatch
+) -> bytes | None:
+    """Return the state of a session."""
+    subscription = partition.subscriptions[command.subscription]
+    return held_session(subscription, command.session).state
+
+
+def session_states(
+    partition: Partition, command: ListSessionStates, now: int, wall: int, out: WriteBatch
+) -> list[str]:
     """Return the sessions whose state was set at this time or later, or before that was kept."""
+    subscription = partition.subscriptions[command.subscription]
     return [
         session.id
         for session in subscription.sessions.hot()
-        if session.state is not None and not 0 < session.state_set_ms < since_ms
+        if session.state is not None and not 0 < session.state_set_ms < command.since_ms
     ]
 
 
@@ -161,8 +173,11 @@ def _write(subscription: Subscription, session: Session, out: WriteBatch) -> Non
         out.delete(SESSIONS, key)
 
 
-def list_sessions(subscription: Subscription) -> list[SessionInfo]:
+def list_sessions(
+    partition: Partition, command: ListSessions, now: int, wall: int, out: WriteBatch
+) -> list[SessionInfo]:
     """Return the sessions that have messages, a lock or a state, by their ids."""
+    subscription = partition.subscriptions[command.subscription]
     every = subscription.sessions.all(subscription.session_name)
     return sorted(describe(subscription, every), key=lambda info: info.session_id)
 
@@ -187,6 +202,31 @@ def describe(subscription: Subscription, sessions: Iterable[Session]) -> Iterato
             lock.owner if lock else None,
             session.state,
         )
+
+
+def warm_sessions(
+    partition: Partition, command: WarmSessions, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Read the names of some sessions that are not in memory; return whether more are left."""
+    subscription = partition.subscriptions[command.subscription]
+    return subscription.sessions.warm_some(subscription.session_name, command.looks)
+
+
+def list_ids(
+    partition: Partition, command: ListSessionIds, now: int, wall: int, out: WriteBatch
+) -> list[str]:
+    """Return the ids of the sessions in memory."""
+    sessions = partition.subscriptions[command.subscription].sessions
+    return [session.id for session in sessions.hot()]
+
+
+def describe_some(
+    partition: Partition, command: DescribeSessions, now: int, wall: int, out: WriteBatch
+) -> list[SessionInfo]:
+    """Return sessions by their ids, as far as they still have something."""
+    subscription = partition.subscriptions[command.subscription]
+    found = [subscription.sessions.find(session_id) for session_id in command.ids]
+    return list(describe(subscription, [one for one in found if one is not None]))
 
 
 def _stamp(subscription: Subscription, ordinal: int) -> int:

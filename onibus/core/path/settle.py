@@ -1,97 +1,104 @@
-"""Settle: a receiver says what is to become of what it holds. Completing is path/complete.py."""
+"""Settle: a receiver completes, abandons, defers, dead-letters or releases what it holds."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.core.block import NEVER
-from onibus.core.checks import check_properties, check_text, check_whole
-from onibus.core.errors import InvalidArgument, InvalidOperation
+from onibus.core.commands import Settle, Settlement
+from onibus.core.errors import InvalidArgument, InvalidOperation, Refused
 from onibus.core.lifecycle import DEAD, Input, State
-from onibus.core.limits import REASON_LENGTH_MAX, VISIBILITY_MS_MAX
 from onibus.core.mark import Mark
 from onibus.core.marks import FIRST_RECEIVED
 from onibus.core.message import decode_overlay, encode_overlay
-from onibus.core.path.attempts import spoil_attempt
+from onibus.core.path.complete import complete
 from onibus.core.path.dead_letter import dead_letter, expire_message, too_many_deliveries
+from onibus.core.path.held import held_session
 from onibus.core.records import WriteBatch
 from onibus.core.returns import Return
 
 if TYPE_CHECKING:
+    from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
 
-def abandon(
-    subscription: Subscription,
-    token: bytes,
-    now: int,
-    out: WriteBatch,
-    delay_ms: int = 0,
-    properties: dict[str, Any] | None = None,
+def settle(
+    partition: Partition, command: Settle, now: int, wall: int, out: WriteBatch
+) -> list[Refused | None]:
+    """Settle messages by their tokens; return None, or the rejection, for each."""
+    found = find_settled(partition, command)
+    subscription = partition.subscriptions[command.subscription]
+    settlement = command.settlement
+    # A token that is listed twice settles its message once.
+    ordinals = list(dict.fromkeys([one for one in found if isinstance(one, int)]))
+    if settlement.verb == "complete":
+        complete(subscription, ordinals, out)
+    else:
+        act = _VERBS[settlement.verb]
+        for ordinal in ordinals:
+            modify(subscription, ordinal, settlement.properties)
+            act(subscription, ordinal, settlement, now, out)
+    return [None if isinstance(one, int) else one for one in found]
+
+
+def find_settled(partition: Partition, command: Settle) -> list[int | Refused]:
+    """Return the ordinal that each token holds, or the rejection of the token."""
+    subscription = partition.subscriptions[command.subscription]
+    if command.session is not None:
+        held_session(subscription, command.session)
+    dead_letters = command.settlement.verb == "dead-letter"
+    found: list[int | Refused] = []
+    for token in command.tokens:
+        try:
+            ordinal, mark, _ = subscription.held_by(token)
+            if dead_letters and mark.state in DEAD:
+                raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
+        except Refused as refusal:
+            if command.atomic:
+                raise
+            found.append(refusal)
+        else:
+            found.append(ordinal)
+    if command.atomic and len(set(found)) < len(found):
+        raise InvalidArgument("a lock token is listed twice: list each once")
+    return found
+
+
+_Act = Callable[["Subscription", int, Settlement, int, WriteBatch], None]
+
+
+def _abandon(
+    subscription: Subscription, ordinal: int, settlement: Settlement, now: int, out: WriteBatch
 ) -> None:
-    """A message is given back, at once or after a delay (X4)."""
-    ordinal, _, _ = subscription.held_by(token)
-    check_whole("delay_ms", delay_ms, 0)
-    modify(subscription, ordinal, properties)
-    give_back(subscription, ordinal, Input.ABANDON, now, out, delay_ms)
+    give_back(subscription, ordinal, Input.ABANDON, now, out, settlement.delay_ms)
 
 
-def defer(
-    subscription: Subscription,
-    token: bytes,
-    now: int,
-    out: WriteBatch,
-    delay_ms: int = 0,
-    properties: dict[str, Any] | None = None,
+def _defer(
+    subscription: Subscription, ordinal: int, settlement: Settlement, now: int, out: WriteBatch
 ) -> None:
-    """A message is set aside; with a delay it comes back by itself (L1, L5)."""
-    ordinal, _, _ = subscription.held_by(token)
-    check_whole("delay_ms", delay_ms, 0)
-    modify(subscription, ordinal, properties)
-    give_back(subscription, ordinal, Input.DEFER, now, out, delay_ms)
+    give_back(subscription, ordinal, Input.DEFER, now, out, settlement.delay_ms)
 
 
-def reject(
-    subscription: Subscription,
-    token: bytes,
-    out: WriteBatch,
-    reason: str | None = None,
-    description: str | None = None,
-    properties: dict[str, Any] | None = None,
-    now: int | None = None,
+def _dead_letter(
+    subscription: Subscription, ordinal: int, settlement: Settlement, now: int, out: WriteBatch
 ) -> None:
-    """A receiver dead-letters a message."""
-    ordinal, mark, _ = subscription.held_by(token)
-    for name, text in (("reason", reason), ("description", description)):
-        if text is not None:
-            check_text(name, text, REASON_LENGTH_MAX)
-    if mark.state in DEAD:
-        raise InvalidOperation("a dead-lettered message cannot be dead-lettered again")
-    modify(subscription, ordinal, properties)
-    if now is not None:
-        note_return(subscription, ordinal, mark, "dead-lettered", now)
-    dead_letter(subscription, ordinal, reason, description, out)
+    note_return(subscription, ordinal, subscription.marks[ordinal], "dead-lettered", now)
+    dead_letter(subscription, ordinal, settlement.reason, settlement.description, out)
 
 
-def renew(
-    subscription: Subscription, token: bytes, now: int, out: WriteBatch, duration: int | None = None
-) -> int:
-    """Hold a message longer, or for `duration` from now; return until when, by the wall clock."""
-    ordinal, _, hold = subscription.held_by(token)
-    if hold.carried:
-        raise InvalidOperation("the session's lock holds this message: renew the session")
-    if duration is not None:
-        if not 0 <= duration <= VISIBILITY_MS_MAX:
-            raise InvalidArgument(f"the visibility timeout must be 0 to {VISIBILITY_MS_MAX} ms")
-        if now + duration > hold.received + VISIBILITY_MS_MAX:
-            raise InvalidArgument(
-                f"a message stays in flight for at most {VISIBILITY_MS_MAX} ms after its receive"
-            )
-    # The receive that gave this message out cannot be repeated any more (F9).
-    spoil_attempt(subscription, hold, out)
-    until = now + (hold.duration if duration is None else duration)
-    subscription.renew(hold, ordinal, until)
-    return subscription.partition.offsets.shown(until)
+def _release(
+    subscription: Subscription, ordinal: int, settlement: Settlement, now: int, out: WriteBatch
+) -> None:
+    give_back(subscription, ordinal, Input.RELEASE, now, out)
+
+
+_VERBS: dict[str, _Act] = {
+    "abandon": _abandon,
+    "defer": _defer,
+    "dead-letter": _dead_letter,
+    "release": _release,
+}
 
 
 def give_back(
@@ -102,10 +109,11 @@ def give_back(
     out: WriteBatch,
     delay_ms: int = 0,
 ) -> None:
-    """End a lock without completing: by abandon, defer or release, or because it ran out.
+    """End a lock without completing: by abandon, defer, release or expiry of the lock.
 
-    Counts the delivery unless it is a release or from the dead-letter queue; the last one allowed
-    dead-letters (B1). What expired while it was held expires now (B2).
+    This counts the delivery, except for a release and in the dead-letter queue; the last one
+    allowed dead-letters the message (B1). A message that expired while it was held expires now
+    (B2).
     """
     mark = subscription.marks[ordinal]
     note_return(subscription, ordinal, mark, _HOW[event], now)
@@ -159,16 +167,10 @@ def _backoff(subscription: Subscription, deliveries: int) -> int:
 
 
 def modify(subscription: Subscription, ordinal: int, properties: dict[str, Any] | None) -> None:
-    """Settling may change properties; they lie over those of the message."""
-    if properties is None:
-        return
-    check_properties(properties)
+    """Lay properties that settling changes over those of the message."""
     if not properties:
         return
     mark = subscription.marks[ordinal]
     overlay = {} if mark.overlay is None else decode_overlay(mark.overlay)
     whole = subscription.view(ordinal).properties | properties
-    try:
-        mark.overlay = encode_overlay(overlay | {"properties": whole})
-    except (TypeError, OverflowError, UnicodeEncodeError) as error:
-        raise InvalidArgument(f"cannot encode the properties: {error}") from None
+    mark.overlay = encode_overlay(overlay | {"properties": whole})

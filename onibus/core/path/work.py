@@ -1,32 +1,39 @@
-"""Work: a part of a change of several partitions, carried out in one of them (core/staged.py).
+"""Work: the part that one partition has in a multi-partition operation (core/staged.py).
 
-At once where all partitions are in one store. Otherwise `stage`, which pins the messages that will
-change under a hold of the work's own, then `publish` once that was decided, or `unstage` if it
-never will be.
+If all partitions are in one store, each carries its part out immediately. Otherwise each stages it,
+which holds the messages that will change, and publishes it once the operation was decided, or
+unstages it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.commands import (
+    CarryOut,
+    FindRepeats,
+    ListStagedBlocks,
+    Publish,
+    ReadStaged,
+    Repeats,
+    Stage,
+    Stored,
+    Unstage,
+)
 from onibus.core.lifecycle import UNLOCKED, Input, State
-from onibus.core.message import Sent
+from onibus.core.path import enqueue
 from onibus.core.path.dead_letter import dead_letter
-from onibus.core.path.enqueue import find_duplicates, send
 from onibus.core.path.rename import rename_remembered
+from onibus.core.path.send import kernel_of
 from onibus.core.path.settle import give_back, modify, note_return
 from onibus.core.records import BLOCKS, STAGED, WriteBatch
-from onibus.core.staged import Change, Part, encode_part
+from onibus.core.staged import Change, Part, blocks_of, decode_part, encode_part
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
-    from onibus.core.path.bulk import SentRows
     from onibus.core.subscription import Subscription
-
-#: What became of a part's messages, one by one or in columns.
-Result: TypeAlias = "list[Sent] | SentRows"
 
 #: Verbs after which a message is gone.
 _LEAVES = {"complete": Input.COMPLETE, "move": Input.MOVE}
@@ -38,36 +45,51 @@ def owner_of(work: int) -> str:
 
 
 def is_work(owner: str) -> bool:
-    """Tell whether that is the owner of a work's holds."""
+    """Return whether an owner of holds is a multi-partition operation."""
     return owner.startswith("work/")
 
 
-def prepare(partition: Partition, part: Part, now: int) -> list[int]:
-    """Return what each message of a part repeats. Reads, and changes nothing but the part."""
-    if not isinstance(part.batch, list):
-        from onibus.core.path import bulk
+def find_repeats(
+    partition: Partition, command: FindRepeats, now: int, wall: int, out: WriteBatch
+) -> Repeats:
+    """Return which messages of a part repeat earlier ones; rename them, if the part says so."""
+    part = command.part
+    if not len(part.batch):
+        return Repeats([])
+    originals: list[int] = kernel_of(part.batch).find_duplicates(partition, part.batch, now)
+    if part.rename and isinstance(part.batch, list) and originals.count(-1) != len(originals):
+        renamed = rename_remembered(partition, part.batch, originals, now, part.rename)
+        return Repeats([-1] * len(renamed), renamed)
+    return Repeats(originals)
 
-        return bulk.find_duplicates(partition, part.batch, now)
-    if not part.batch:
-        return []
-    originals = find_duplicates(partition, part.batch, now)
-    if part.rename and originals.count(-1) != len(originals):
-        part.batch = rename_remembered(partition, part.batch, originals, now, part.rename)
-        originals = [-1] * len(part.batch)
-    return originals
+
+def _prepare(partition: Partition, part: Part, now: int) -> list[int]:
+    """Return what each message repeats; the part has new ids for them, if it says so."""
+    return part.take(find_repeats(partition, FindRepeats(part), now, now, WriteBatch()))
 
 
 def carry_out(
-    partition: Partition, part: Part, originals: list[int], now: int, wall: int, out: WriteBatch
-) -> Result:
-    """Do what a part says: store its messages, change those that are there."""
-    sent: Result = []
-    if not isinstance(part.batch, list):
-        from onibus.core.path import bulk
+    partition: Partition, command: CarryOut, now: int, wall: int, out: WriteBatch
+) -> Stored:
+    """Store the messages of a part, and settle those that it names."""
+    originals = command.originals
+    if originals is None:
+        originals = _prepare(partition, command.part, now)
+    return _carry_out(partition, command.part, originals, now, wall, out)
 
-        sent = bulk.send(partition, part.batch, originals, now, wall, out, part.plan)
-    elif part.batch:
-        sent = send(partition, part.batch, originals, now, wall, out, part.only, part.plan)
+
+def _carry_out(
+    partition: Partition, part: Part, originals: list[int], now: int, wall: int, out: WriteBatch
+) -> Stored:
+    sent: Stored = []
+    if isinstance(part.batch, list):
+        if part.batch:
+            sent = enqueue.send(
+                partition, part.batch, originals, now, wall, out, part.only, part.plan
+            )
+    elif len(part.batch):
+        kernel = kernel_of(part.batch)
+        sent = kernel.send(partition, part.batch, originals, now, wall, out, part.plan)
     _change_all(partition, part.changes, now, out)
     return sent
 
@@ -99,47 +121,34 @@ def _give_back(subscription: Subscription, change: Change, now: int, out: WriteB
         give_back(subscription, ordinal, event, now, out, change.delay_ms)
 
 
-def stage(partition: Partition, work: int, part: Part, out: WriteBatch) -> None:
-    """Keep a part until it is decided; what it will change cannot change otherwise until then."""
+def stage(partition: Partition, command: Stage, now: int, wall: int, out: WriteBatch) -> None:
+    """Keep a part until it is decided; hold the messages that it will change."""
     by_subscription: dict[int, list[int]] = {}
-    for change in part.changes:
+    for change in command.part.changes:
         by_subscription.setdefault(change.subscription, []).append(change.ordinal)
     for number, ordinals in by_subscription.items():
-        _pin(partition.subscriptions[number], ordinals, owner_of(work))
-    if not isinstance(part.batch, list):
-        from onibus.core.path import bulk
+        _pin(partition.subscriptions[number], ordinals, owner_of(command.work))
+    batch = command.part.batch
+    if not isinstance(batch, list):
+        kernel_of(batch).stage(partition, batch, out)
+    out.put(STAGED, (command.work, partition.id, 0, encode_part(command.part)))
 
-        bulk.stage(partition, part.batch, out)
-    out.put(STAGED, (work, partition.id, 0, encode_part(part)))
 
-
-def publish(
-    partition: Partition, work: int, piece: int, part: Part, now: int, wall: int, out: WriteBatch
-) -> Result:
+def publish(partition: Partition, command: Publish, now: int, wall: int, out: WriteBatch) -> Stored:
     """Carry out a staged part, once: its row goes with the same commit."""
-    originals = prepare(partition, part, now)
-    out.delete(STAGED, (work, partition.id, piece))
-    return carry_out(partition, part, originals, now, wall, out)
+    originals = _prepare(partition, command.part, now)
+    out.delete(STAGED, (command.work, partition.id, command.piece))
+    return _carry_out(partition, command.part, originals, now, wall, out)
 
 
-def unstage(
-    partition: Partition,
-    work: int,
-    pieces: Sequence[int],
-    blocks: Iterable[int],
-    now: int,
-    out: WriteBatch,
-) -> None:
-    """Forget a part that was not decided; what it pinned goes back, and no delivery is counted.
-
-    `blocks` have its messages.
-    """
-    owner = owner_of(work)
+def unstage(partition: Partition, command: Unstage, now: int, wall: int, out: WriteBatch) -> None:
+    """Discard a part that was not decided; release its messages without counting a delivery."""
+    owner = owner_of(command.work)
     for subscription in partition.subscriptions.values():
         for hold in [one for one in subscription.holds.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
                 give_back(subscription, ordinal, Input.RELEASE, now, out)
-    forget(work, partition.id, pieces, blocks, out)
+    forget(command.work, partition.id, command.pieces, command.blocks, out)
 
 
 def forget(
@@ -152,8 +161,25 @@ def forget(
         out.delete(BLOCKS, (block,))
 
 
+def read_staged(
+    partition: Partition, command: ReadStaged, now: int, wall: int, out: WriteBatch
+) -> Part | None:
+    """Return a staged part; None if it was carried out."""
+    pages = partition.log.pages
+    content = pages.read_part(command.work, partition.id, command.piece)
+    return None if content is None else decode_part(content, pages.read_staged)
+
+
+def list_staged_blocks(
+    partition: Partition, command: ListStagedBlocks, now: int, wall: int, out: WriteBatch
+) -> list[int]:
+    """Return the blocks that have the messages of a staged part."""
+    content = partition.log.pages.read_part(command.work, partition.id, command.piece)
+    return [] if content is None else blocks_of(content)
+
+
 def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:
-    """Hold messages for a work instead of for their receiver, without end."""
+    """Hold messages for an operation instead of for their receiver, without end."""
     by_session: dict[str | None, list[int]] = {}
     for ordinal in ordinals:
         session_id = None
@@ -167,7 +193,7 @@ def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:
         for ordinal in chosen:
             subscription.take_out(ordinal)
         if session_id is not None:
-            # Nobody gets what comes after them before it is known what becomes of them.
+            # No receiver gets later messages before the operation is decided.
             session = subscription.sessions.get(session_id)
             session.fly(chosen, strictly=True)
         subscription.lock(chosen, subscription.new_hold(NEVER, 0, session_id, owner))

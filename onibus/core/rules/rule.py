@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import cached_property
 from math import isfinite
 from typing import Any
 
@@ -68,7 +69,7 @@ class SqlAction(msgspec.Struct, frozen=True, tag="sql"):
 Filter = TrueFilter | FalseFilter | SqlFilter | CorrelationFilter
 
 
-class Rule(msgspec.Struct, frozen=True):
+class Rule(msgspec.Struct, frozen=True, dict=True):
     """One way into a subscription."""
 
     name: str
@@ -85,6 +86,11 @@ class Rule(msgspec.Struct, frozen=True):
             raise InvalidFilter(f"a rule's filter cannot be a {type(self.filter).__name__}")
         if not isinstance(self.action, SqlAction | None):
             raise InvalidFilter(f"a rule's action cannot be a {type(self.action).__name__}")
+
+    @cached_property
+    def compiled(self) -> CompiledRule:
+        """The rule ready to be run, compiled once for all partitions."""
+        return compile_rule(self)
 
 
 class CompiledRule:

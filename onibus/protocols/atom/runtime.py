@@ -15,15 +15,13 @@ call gives the broker the command that AMQP gives it.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from urllib.parse import quote
 from uuid import UUID
 
 from onibus.broker import receiving, sending, settling
-from onibus.broker.replies import OfClient
+from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import ReceivedMessage
-from onibus.core.path.settle import abandon, renew
 from onibus.protocols.atom.broker_properties import (
     BATCH,
     content_type_of,
@@ -35,6 +33,7 @@ from onibus.protocols.atom.broker_properties import (
 from onibus.protocols.atom.call import Call
 from onibus.protocols.atom.values import whole
 from onibus.protocols.http.messages import Response
+from onibus.shard.replies import OfClient
 
 #: [SB] How long a receive waits by default, and at most.
 _TIMEOUT_S = 60
@@ -110,28 +109,23 @@ def _shown(found: ReceivedMessage, status: int, more: tuple[tuple[str, str], ...
 
 async def complete(call: Call) -> Response:
     """Complete a message that is locked."""
-    token = UUID(call.place.token).bytes
-    await call.bus.ask(
-        lambda reply: settling.complete_all(call.bus.broker, call.place.entity, [token], reply)
-    )
-    return Response(200)
+    return await _settle(call, COMPLETE)
 
 
 async def unlock(call: Call) -> Response:
     """Abandon a message that is locked."""
-    token = UUID(call.place.token).bytes
-    await _settle(call, token, lambda part, now, out: abandon(part, token, now, out))
+    return await _settle(call, Settlement("abandon"))
+
+
+async def _settle(call: Call, settlement: Settlement) -> Response:
+    broker, entity, tokens = call.bus.broker, call.place.entity, [UUID(call.place.token).bytes]
+    await call.bus.ask(lambda reply: settling.settle_all(broker, entity, tokens, settlement, reply))
     return Response(200)
 
 
 async def renew_lock(call: Call) -> Response:
     """Hold a message for another lock duration."""
-    token = UUID(call.place.token).bytes
-    until = await _settle(call, token, lambda part, now, out: renew(part, token, now, out))
+    broker, entity, token = call.bus.broker, call.place.entity, UUID(call.place.token).bytes
+    until = await call.bus.ask(lambda reply: settling.renew_one(broker, entity, token, reply))
     properties = f'{{"LockedUntilUtc":"{moment(until)}"}}'
     return Response(200, headers=(("BrokerProperties", properties),))
-
-
-async def _settle(call: Call, token: bytes, act: Any) -> Any:
-    broker, entity = call.bus.broker, call.place.entity
-    return await call.bus.ask(lambda reply: settling.settle_one(broker, entity, token, act, reply))

@@ -17,13 +17,13 @@ import msgspec
 
 from onibus.api.wire import JSON
 from onibus.broker.receiving import stop_waiting
-from onibus.broker.replies import Reply
 from onibus.core.errors import InvalidArgument
 from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
 from onibus.protocols.json_values import VALUES_MAX, has_more_values
 from onibus.security.rights import Granted, Right
+from onibus.shard.replies import Reply
 
 if TYPE_CHECKING:
     from onibus.bus import Bus

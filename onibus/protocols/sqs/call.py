@@ -11,11 +11,11 @@ import msgspec
 
 from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter, stop_waiting
-from onibus.broker.replies import Reply
 from onibus.bus import Bus
 from onibus.protocols.http.messages import Request, Respond
 from onibus.protocols.sqs.queues import Queues
 from onibus.security.rights import NOBODY, Granted, Right
+from onibus.shard.replies import Reply
 
 if TYPE_CHECKING:
     from onibus.protocols.sqs.app import SqsApp

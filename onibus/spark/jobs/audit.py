@@ -157,6 +157,7 @@ class _Audit:
                 about = lake.about()
                 if about is not None and "identity" in about:
                     lake.manifest()
+                files = lake.files(table) if about is not None else []
             except LakeFailed as error:
                 if str(error) not in self.damaged:
                     self.damaged.append(str(error))
@@ -165,7 +166,6 @@ class _Audit:
                 if table != ERRORS:
                     missing[f"{lake.store.address} has no rows of {lake.entity!r}"] = None
                 continue
-            files = lake.files(table)
             if table == MESSAGES and lake.sets_aside():
                 self._with_messages = (MESSAGES, ERRORS)
             self.places += [(lake, table, one) for one in files]
@@ -212,11 +212,18 @@ class _Audit:
             for place, looked in pairs
             if looked.wrong
         ]
-        yield _finding("missing or changed files", wrong)
+        yield _finding("missing or changed files", [*wrong, *self._early()])
         for table in (MESSAGES, OUTCOMES):
             mine = [(place, looked) for place, looked in pairs if place[1] == table]
             mine.sort(key=lambda pair: (pair[0][2].row.partition, pair[0][2].row.first))
             yield from self._numbers(table, mine)
+
+    def _early(self) -> Iterator[str]:
+        """Yield files with rows before the recorded start: the verdict does not cover them."""
+        for _, table, one in self.places:
+            progress, row = self._tables.get(MESSAGES if table == ERRORS else table), one.row
+            if progress is not None and row.first < progress.start[row.partition]:
+                yield f"{one.name} begins before the lake's recorded start"
 
     def _numbers(self, table: str, pairs: Sequence[tuple[Place, Looked]]) -> Iterator[Finding]:
         """Yield repeated and missing numbers, and times that run backwards."""
@@ -250,7 +257,8 @@ class _Audit:
         """Return the numbers of messages that are in the table of errors only."""
         found: set[int] = set()
         for lake, _, one in self._of(ERRORS) if ERRORS in self._with_messages else ():
-            found.update(lake.read(one)[1].column("sequence_number").to_pylist())
+            numbers = lake.read(one, ["sequence_number"])[1].column(0)
+            found.update(numbers.to_pylist())
         return found
 
     def check_rows(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 
 from onibus.spark import operators
 from onibus.spark.jobs.event_tables import EventTables, Progress, write_tables
+from onibus.spark.lake_files import absolute
 from onibus.spark.operators import Arrival
 
 TABLES = {"kept": "clean", "dropped": "duplicates"}
@@ -50,7 +51,7 @@ def deduplicate(
     Arguments are those of `operators.deduplicate`. A task holds the rows of one group: use more
     groups for more rows. An interrupted batch starts over; a stream continues.
     """
-    tables = EventTables(out, "deduplicate", TABLES)
+    tables = EventTables(absolute(out), "deduplicate", TABLES)
     tables.claim(
         {
             "stream": rows.isStreaming,

@@ -10,7 +10,6 @@ with other settings, would give numbers that contradict the first.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ class EventTables:
         if "://" in self.place:
             files, root = pafs.FileSystem.from_uri(self.place)
             return files, root.rstrip("/")
-        return pafs.LocalFileSystem(), os.path.abspath(self.place)
+        return pafs.LocalFileSystem(), self.place
 
     def prepared(self) -> bool:
         """Return whether all tables exist."""

@@ -29,6 +29,7 @@ from onibus.core.errors import InvalidArgument
 from onibus.core.limits import PARTITION_COUNT
 from onibus.core.settings import LogSettings
 from onibus.spark.jobs.event_tables import EventTables, Progress, write_tables
+from onibus.spark.lake_files import absolute
 from onibus.spark.operators import Arrival, PartnerRule, enqueue
 from onibus.spark.operators.arrivals import milliseconds
 from onibus.spark.schema import SENT
@@ -83,7 +84,7 @@ def process(
     """
     arrival = arrival or Arrival()
     check_columns(rows, arrival, keep, partners)
-    tables = EventTables(out, "process", TABLES | (READY if partners else {}))
+    tables = EventTables(absolute(out), "process", TABLES | (READY if partners else {}))
     moment = None if rows.isStreaming else milliseconds(as_of)
     tables.claim(
         {

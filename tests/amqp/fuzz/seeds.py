@@ -9,7 +9,6 @@ from collections.abc import Callable
 from uuid import UUID
 
 from onibus.broker import receiving
-from onibus.broker.replies import Outcome
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Decimal, Described, Symbol, Timestamp
@@ -19,6 +18,7 @@ from onibus.protocols.amqp.service_bus.client import TRANSFER_DESTINATION
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT
 from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
 from onibus.security.sas import make_token
+from onibus.shard.replies import Outcome
 from tests.amqp.fuzz.world import NOW_MS, World
 from tests.amqp.raw_client import attach, message, transfer
 from tests.fuzz.registry import TARGETS, write_corpus

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from onibus import Bus, Message
 from onibus.broker.broker import Broker
 from onibus.broker.namespace import NAME
-from onibus.broker.writer import Done, Work
 from onibus.bus import OpeningBus
 from onibus.core.records import META, WriteBatch
 from onibus.protocols import tracking
 from onibus.protocols.amqp.service_bus import transactions
+from onibus.shard.writer import Done, Work
 from onibus.store.memory import MemoryStore, Tables
 from tests.bus_helpers import ManualClock
 
@@ -38,6 +38,8 @@ class _Writer:
     def submit(self, work: Work, done: Done) -> None:
         work()
         self._soon(lambda: done(None))
+
+    run_here = submit
 
     def stop(self) -> None:
         """There is no thread to wait for."""

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker.broker import Broker
-from onibus.broker.replies import Outcome
 from onibus.core.errors import Unknown
 from onibus.protocols.amqp.connection import Connection
+from onibus.shard.replies import Outcome
 
 
 class Awaited(Outcome):

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
-from onibus.broker.replies import Outcome
-from onibus.broker.settling import Held
 from onibus.broker.transacting import Transaction
+from onibus.core.commands import HeldSession
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp import performatives as say
@@ -25,6 +24,7 @@ from onibus.protocols.amqp.service_bus.operations.operation import Operation, se
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
 from onibus.protocols.service_bus_profile import Profile
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -129,7 +129,7 @@ class ManagementNode(AnsweringNode):
             raise SessionLockLost(f"this receiver does not hold session {session_id!r}")
         return found
 
-    def session_held(self, request: Request) -> Held | None:
+    def session_held(self, request: Request) -> HeldSession | None:
         """Return the session that a request names, with its holder's token; None if none."""
         session_id = session_of(request)
         return None if session_id is None else self.held_session(request, session_id).held

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from onibus.broker import receiving
 from onibus.broker.receiving import Waiter
-from onibus.broker.replies import Outcome
 from onibus.core.errors import OnibusError
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.settlement import Settling
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -91,8 +91,6 @@ class ReceiverNode:
 
     def detached(self, link: Link) -> None:
         self._stop()
-        # What was accepted before the client left is completed while it still holds it.
-        self._settling.flush()
         self.client.forget(link)
         self.client.reading(self, False)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import sending
-from onibus.broker.replies import fail
 from onibus.core.errors import OnibusError
 from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
@@ -15,6 +15,7 @@ from onibus.protocols.amqp.link import Delivery, IncomingLink, Link, OutgoingLin
 from onibus.protocols.amqp.runs import Run
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT, read_batch, read_message
+from onibus.shard.replies import fail
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -82,14 +83,9 @@ class SenderNode:
         self._settings = found.log_settings
         self.message_bytes_max = client.profile.message_bytes(self._settings)
         self.batch_bytes_max = client.profile.batch_bytes(self._settings)
-        #: single messages of this burst, which are stored together when it is over: the ids and
-        #: sizes of their deliveries, and they
-        self._ids: list[int | None] = []
-        self._sizes: list[int] = []
-        self._messages: list[Message] = []
 
     def received(self, delivery: Delivery) -> None:
-        """Store a message when the burst is over, or a batch whole or not at all."""
+        """Store a message, or a batch atomically."""
         if delivery.state is not None:
             self._in_transaction(delivery)
             return
@@ -97,61 +93,37 @@ class SenderNode:
         if delivery.format == BATCH_FORMAT:
             self._take_batch(delivery_id, delivery.payload)
         else:
-            self._take_single(delivery_id, delivery.payload, 0, len(delivery.payload))
+            self._take([delivery_id], delivery.payload, [(0, len(delivery.payload))])
 
     def _received_run(self, run: Run) -> None:
-        """Take deliveries that came together."""
-        data, deliveries = run.data, zip(run.ids, run.bounds, strict=True)
+        """Store deliveries that arrived together."""
         if run.format == BATCH_FORMAT:
-            for delivery_id, (start, end) in deliveries:
-                self._take_batch(delivery_id, data[start:end])
-            return
-        take = self._take_single
-        for delivery_id, (start, end) in deliveries:
-            take(delivery_id, data, start, end)
+            for delivery_id, (start, end) in zip(run.ids, run.bounds, strict=True):
+                self._take_batch(delivery_id, run.data[start:end])
+        else:
+            self._take(run.ids, run.data, run.bounds)
 
-    def _take_single(self, delivery_id: int | None, data: bytes, start: int, end: int) -> None:
-        """Keep a message until the burst is over."""
-        connection, size = self._client.connection, end - start
-        connection.hold(size)
-        connection.under_way += 1
-        try:
-            message = read_message(data, start, end)
-            if self._profile.quotas is not None:
-                self._profile.check_fields(message)
-        except Exception as error:
-            fail(Stored(self._link, [delivery_id], size), error)
-            return
-        if not self._ids:
-            connection.later(self)
-        self._ids.append(delivery_id)
-        self._sizes.append(size)
-        self._messages.append(message)
-
-    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
-        connection = self._client.connection
-        connection.hold(len(payload))
-        connection.under_way += 1
-        stored = Stored(self._link, [delivery_id], len(payload))
-        try:
-            self._profile.check_batch(len(payload), self._settings)
-            batch = read_batch(payload)
-            for message in batch:
-                self._profile.check_fields(message)
-            # What came before it stays before it.
-            self.flush()
-            strict = self._profile.strict_batches
-            sending.send(self._client.broker, self._entity, batch, stored, strict=strict)
-        except Exception as error:
-            fail(stored, error)
-
-    def flush(self) -> None:
-        """Store what came singly in this burst: each by itself, but in one go."""
-        if not self._ids:
-            return
-        ids, self._ids = self._ids, []
-        sizes, self._sizes = self._sizes, []
-        messages, self._messages = self._messages, []
+    def _take(
+        self, given: Sequence[int | None], data: bytes, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """Store single messages that arrived together, independently of each other."""
+        connection, profile = self._client.connection, self._profile
+        ids: list[int | None] = []
+        sizes: list[int] = []
+        messages: list[Message] = []
+        connection.under_way += len(given)
+        for delivery_id, (start, end) in zip(given, bounds, strict=True):
+            connection.hold(end - start)
+            try:
+                message = read_message(data, start, end)
+                if profile.quotas is not None:
+                    profile.check_fields(message)
+            except Exception as error:
+                fail(Stored(self._link, [delivery_id], end - start), error)
+                continue
+            ids.append(delivery_id)
+            sizes.append(end - start)
+            messages.append(message)
 
         def stored(places: list[int]) -> Stored:
             if len(places) == len(ids):
@@ -167,6 +139,21 @@ class SenderNode:
         except Exception as error:
             fail(Stored(self._link, ids, sum(sizes)), error)
 
+    def _take_batch(self, delivery_id: int | None, payload: bytes) -> None:
+        connection = self._client.connection
+        connection.hold(len(payload))
+        connection.under_way += 1
+        stored = Stored(self._link, [delivery_id], len(payload))
+        try:
+            self._profile.check_batch(len(payload), self._settings)
+            batch = read_batch(payload)
+            for message in batch:
+                self._profile.check_fields(message)
+            strict = self._profile.strict_batches
+            sending.send(self._client.broker, self._entity, batch, stored, strict=strict)
+        except Exception as error:
+            fail(stored, error)
+
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
             transactions, size = self._client.transactions, len(delivery.payload)
@@ -178,8 +165,6 @@ class SenderNode:
                 messages = [read_message(delivery.payload)]
             for message in messages:
                 self._profile.check_fields(message)
-            # What came before it stays before it.
-            self.flush()
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             self._client.transactions.spoil(delivery.state, error)
@@ -193,5 +178,4 @@ class SenderNode:
         raise AssertionError("nobody receives here")
 
     def detached(self, link: Link) -> None:
-        self.flush()
         self._client.forget(link)

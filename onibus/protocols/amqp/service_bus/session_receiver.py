@@ -11,17 +11,15 @@ with both takes the session over; the first one sees that its session lock was l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity, Seat
+from onibus.broker.entity import Entity
 from onibus.broker.receiving import Waiter
-from onibus.broker.replies import Outcome
+from onibus.core.commands import Command, HeldSession, Query, ReleaseSession
 from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
 from onibus.core.inspection import AcceptedSession, NonExclusive
-from onibus.core.lifecycle import Input
-from onibus.core.path.session import end_session_lock
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described
@@ -31,9 +29,13 @@ from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.receiver import TURN_BYTES_MAX, ReceiverNode
+from onibus.shard.replies import Outcome
+from onibus.shard.seat import Seat
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
+
+T = TypeVar("T")
 
 SESSION_FILTER = "com.microsoft:session-filter"
 NON_EXCLUSIVE_FILTER = "com.microsoft:non-exclusive-session-filter"
@@ -160,10 +162,15 @@ class SessionReceiverNode(ReceiverNode):
         link.answer(self, 0)
 
     @property
-    def held(self) -> settling.Held:
+    def held(self) -> HeldSession:
         """The session, and the token that proves who holds it."""
         assert self.accepted is not None
-        return self.accepted.session_id, self.accepted.token
+        return HeldSession(self.accepted.session_id, self.accepted.token)
+
+    @property
+    def number(self) -> int:
+        """The number by which commands name the entity's messages."""
+        return self._entity.number
 
     def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
         assert self.accepted is not None
@@ -171,8 +178,7 @@ class SessionReceiverNode(ReceiverNode):
             self.client.broker,
             self._entity,
             self._seat,
-            self.accepted.session_id,
-            self.accepted.token,
+            self.held,
             limit,
             wait_ms,
             reply,
@@ -188,23 +194,13 @@ class SessionReceiverNode(ReceiverNode):
         if self.accepted is not None:
             self._give_back()
 
-    def on_session(self, act: Any, reply: Outcome, state: bytes | None = None) -> None:
-        """Do something to the session that is held; `state` is what it keeps."""
-        assert self.accepted is not None
-        settling.on_session(
-            self.client.broker,
-            self._entity,
-            self._seat,
-            self.accepted.session_id,
-            self.accepted.token,
-            act,
-            reply,
-            state,
-        )
+    def on_session(self, command: Command[Any], reply: Outcome) -> None:
+        """Do something to the session that is held."""
+        settling.on_session(self.client.broker, self._entity, self._seat, command, reply)
 
-    def look(self, question: Any) -> Any:
-        """Ask what the session has."""
-        return self.client.broker.look(self._entity, self._seat, question)
+    def look(self, question: Query[T]) -> T:
+        """Return something about the session that is held."""
+        return self.client.broker.use(self._entity, self._seat, question)
 
     def _give_back(self) -> None:
         assert self.accepted is not None
@@ -213,12 +209,8 @@ class SessionReceiverNode(ReceiverNode):
             del self.client.sessions[key]
         if self.client.broker.closed:
             return
-
-        def end(part: Any, session: Any, now: int, out: Any) -> None:
-            end_session_lock(part, session, Input.RELEASE, now, out)
-
         try:
-            self.on_session(end, Outcome())
+            self.on_session(ReleaseSession(self.number, self.held), Outcome())
         except (SessionLockLost, OnibusError):
             # It ran out before, or its partition is down: there is nothing to give back.
             return

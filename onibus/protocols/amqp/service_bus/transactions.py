@@ -10,7 +10,6 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker.broker import Broker
-from onibus.broker.replies import Outcome
 from onibus.broker.transacting import Transaction
 from onibus.core.errors import OnibusError, QuotaExceeded, Refused
 from onibus.core.limits import TRANSACTION_COUNT_MAX
@@ -28,6 +27,7 @@ from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.conditions import condition_of
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client

@@ -15,8 +15,9 @@ from onibus.api.messages import (
     plain_value,
     text_of,
 )
-from onibus.broker.life import Event, life_of
 from onibus.broker.settling import seat_of_number
+from onibus.core import commands
+from onibus.core.inspection import Event
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.errors import DecodeError
@@ -78,7 +79,7 @@ async def inspect(call: Call) -> Inspected:
     entity = broker.find(call.entity)
     entity.outlet_settings()
     seat = seat_of_number(entity, given.number)
-    life = broker.look(entity, seat, life_of, given.number)
+    life = broker.use(entity, seat, commands.Inspect(entity.number, given.number))
     if not given.whole:
         return Inspected(message_out(life.message, 0), [], life.events)
     return Inspected(message_out(life.message), _sections(life.message), life.events)

@@ -16,13 +16,13 @@ from onibus.api.delivery import Batch, MessageNumbers, Schedule, SentBatchOut
 from onibus.api.messages import MessageIn, SentOut, message_of, sent_out
 from onibus.api.wire import ARROW
 from onibus.broker import sending
-from onibus.broker.replies import OfClient
 from onibus.core.message import Message, Sent, SentBatch
 from onibus.protocols.http.arrow import read_stream, table_response
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Answer, Call, Route
 from onibus.protocols.http.tracing import TRACE_HEADER, put_trace
 from onibus.security.rights import Right
+from onibus.shard.replies import OfClient
 
 _decode_message = msgspec.json.Decoder(MessageIn)
 

@@ -21,7 +21,6 @@ from msgspec import Meta
 from onibus.api.log import Readers
 from onibus.api.wire import NDJSON
 from onibus.broker.entity import Entity
-from onibus.broker.message_store import MessageStore
 from onibus.broker.namespace import Namespace
 from onibus.core.errors import OnibusError
 from onibus.core.fair_queue import FairQueue
@@ -32,6 +31,7 @@ from onibus.operation.version import own_version
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
+from onibus.shard.shard import Shard
 
 #: Rows of one page, and rows that one client watches.
 ROWS_MAX = 200
@@ -223,7 +223,7 @@ def _total(found: list[Figures]) -> Figures:
 
 def _stores(call: Call) -> Iterable[StoreOut]:
     broker = call.bus.broker
-    owners: list[Namespace | MessageStore] = [broker.namespace, *broker.stores.values()]
+    owners: list[Namespace | Shard] = [broker.namespace, *broker.stores.values()]
     for one in owners:
         loop = one.loop
         if loop is None or one.stalled:

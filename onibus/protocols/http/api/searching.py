@@ -67,7 +67,7 @@ def tail(call: Call) -> None:
     """Stream messages as they arrive, one JSON line each."""
     given: TailIn = call.decode(TailIn)
     call.app.refuse_crowds()
-    follower = searching.Tail(call.bus.broker, call.entity, filter_of(given.where))
+    follower = searching.Tailing(call.bus.broker, call.entity, filter_of(given.where))
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
@@ -77,7 +77,7 @@ def tail(call: Call) -> None:
 
 
 async def _arrivals(
-    call: Call, follower: searching.Tail, body_limit: int | None, stopping: asyncio.Event
+    call: Call, follower: searching.Tailing, body_limit: int | None, stopping: asyncio.Event
 ) -> AsyncIterator[bytes | memoryview]:
     """Yield what arrived at each look; an empty line shows that the server is there."""
     silent = 0

@@ -31,6 +31,7 @@ from onibus.api.sessions import (
 )
 from onibus.broker import receiving, searching, settling
 from onibus.broker.settling import seat_of_token
+from onibus.core.commands import HeldSession
 from onibus.core.inspection import AcceptedSession, SessionInfo
 from onibus.protocols.http.api.searching import in_slices
 from onibus.protocols.http.route import Call, Route
@@ -64,8 +65,7 @@ def receive(call: Call) -> None:
             call.bus.broker,
             entity,
             seat_of_token(entity, token),
-            given.session_id,
-            token,
+            HeldSession(given.session_id, token),
             given.limit,
             given.wait_ms,
             reply,
@@ -84,7 +84,7 @@ def receive_deferred(call: Call) -> None:
             call.entity,
             given.numbers,
             reply,
-            session=(given.session_id, token_of(given.token)),
+            session=HeldSession(given.session_id, token_of(given.token)),
             bytes_max=call.app.limits.answer_bytes_max,
         ),
         messages_out,

@@ -2,69 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from onibus.api.delivery import Complete, DeadLetter, GiveBack, Held, LockedUntil
 from onibus.api.messages import rich_values, token_of
 from onibus.broker import settling
-from onibus.core.path.settle import abandon as abandon_held
-from onibus.core.path.settle import defer as defer_held
-from onibus.core.path.settle import reject, renew
+from onibus.core.commands import COMPLETE, Settlement
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 
 def complete(call: Call) -> None:
     """Complete messages; if one lock is lost, complete none."""
-    tokens = [token_of(one) for one in call.decode(Complete).tokens]
-    call.ask(
-        lambda reply: settling.complete_all(call.bus.broker, call.entity, tokens, reply), _nothing
-    )
+    _settle(call, [token_of(one) for one in call.decode(Complete).tokens], COMPLETE)
 
 
 def abandon(call: Call) -> None:
-    given: GiveBack = call.decode(GiveBack)
-    token, changed = token_of(given.token), _changed(given.properties)
-    _settle(
-        call,
-        token,
-        lambda subscription, now, out: abandon_held(
-            subscription, token, now, out, given.delay_ms, changed
-        ),
-    )
+    _give_back(call, "abandon")
 
 
 def defer(call: Call) -> None:
+    _give_back(call, "defer")
+
+
+def _give_back(call: Call, verb: Literal["abandon", "defer"]) -> None:
     given: GiveBack = call.decode(GiveBack)
-    token, changed = token_of(given.token), _changed(given.properties)
-    _settle(
-        call,
-        token,
-        lambda subscription, now, out: defer_held(
-            subscription, token, now, out, given.delay_ms, changed
-        ),
-    )
+    settlement = Settlement(verb, given.delay_ms, properties=_changed(given.properties))
+    _settle(call, [token_of(given.token)], settlement)
 
 
 def dead_letter(call: Call) -> None:
     given: DeadLetter = call.decode(DeadLetter)
-    token, changed = token_of(given.token), _changed(given.properties)
-    _settle(
-        call,
-        token,
-        lambda subscription, now, out: reject(
-            subscription, token, out, given.reason, given.description, changed, now
-        ),
+    settlement = Settlement(
+        "dead-letter",
+        reason=given.reason,
+        description=given.description,
+        properties=_changed(given.properties),
     )
+    _settle(call, [token_of(given.token)], settlement)
 
 
 def renew_lock(call: Call) -> None:
     token = token_of(call.decode(Held).token)
-    _settle(
-        call,
-        token,
-        lambda subscription, now, out: renew(subscription, token, now, out),
-        LockedUntil,
+    call.ask(
+        lambda reply: settling.renew_one(call.bus.broker, call.entity, token, reply), LockedUntil
     )
 
 
@@ -76,9 +57,10 @@ def _changed(properties: dict[str, Any] | None) -> dict[str, Any] | None:
     return None if properties is None else rich_values(properties)
 
 
-def _settle(call: Call, token: bytes, act: Any, make: Any = _nothing) -> None:
+def _settle(call: Call, tokens: list[bytes], settlement: Settlement) -> None:
     call.ask(
-        lambda reply: settling.settle_one(call.bus.broker, call.entity, token, act, reply), make
+        lambda reply: settling.settle_all(call.bus.broker, call.entity, tokens, settlement, reply),
+        _nothing,
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from onibus.broker import receiving
 from onibus.broker.entity import Entity
-from onibus.broker.receiving import Waiter, held_count
-from onibus.core.errors import InvalidOperation
+from onibus.broker.receiving import Waiter
+from onibus.core.errors import InvalidOperation, QuotaExceeded
 from onibus.core.message import ReceivedMessage
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
@@ -72,9 +72,7 @@ def receive_message(call: Call, given: ReceiveIn) -> None:
     if settings.requires_session:
         text = "The queue has sessions: it is received from by clients that lock a session."
         raise SqsError(errors.UNSUPPORTED, text)
-    if not waiting and held_count(entity) >= IN_FLIGHT_MAX:
-        raise SqsError(errors.OVER_LIMIT, f"Too many messages in flight: {IN_FLIGHT_MAX}.")
-    call.ask(partial(_from_standard, call, entity, limit, waiting, hidden), told)
+    call.ask(partial(_from_standard, call, entity, limit, waiting, hidden), told, _over_limit)
 
 
 def _wanted(given: ReceiveIn) -> Wanted:
@@ -114,6 +112,12 @@ def _from_standard(
         visibility_ms=hidden,
         held_max=IN_FLIGHT_MAX,
     )
+
+
+def _over_limit(error: BaseException) -> BaseException:
+    if isinstance(error, QuotaExceeded):
+        return SqsError(errors.OVER_LIMIT, f"Too many messages in flight: {IN_FLIGHT_MAX}.")
+    return error
 
 
 def _spent(attempt_id: str, error: BaseException) -> BaseException:

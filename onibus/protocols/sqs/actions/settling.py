@@ -7,21 +7,19 @@ from functools import partial
 from typing import Any
 
 from onibus.broker import settling
-from onibus.broker.deleting import delete_each
 from onibus.broker.entity import Entity
-from onibus.broker.replies import Reply
-from onibus.core.errors import InvalidArgument, LockLost, OnibusError, UnknownToken
-from onibus.core.lifecycle import State
-from onibus.core.path.complete import given_out
-from onibus.core.path.settle import renew
-from onibus.core.records import WriteBatch
-from onibus.core.subscription import Subscription
+from onibus.core.errors import (
+    InvalidArgument,
+    LockLost,
+    MessageNotFound,
+    OnibusError,
+    UnknownToken,
+)
 from onibus.protocols.sqs import errors, handles
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_entries, failed
 from onibus.protocols.sqs.call import Action, Call
 from onibus.protocols.sqs.errors import SqsError
-from onibus.protocols.sqs.profile import Profile
 from onibus.protocols.sqs.shapes import (
     BatchOut,
     DeleteBatchIn,
@@ -31,6 +29,7 @@ from onibus.protocols.sqs.shapes import (
     VisibilityIn,
 )
 from onibus.security.rights import Right
+from onibus.shard.replies import Reply
 
 _DELETE = "DeleteMessageBatchRequestEntry"
 _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
@@ -51,11 +50,7 @@ def delete_message(call: Call, given: HandleIn) -> None:
             if error is not None:
                 raise error
 
-    call.ask(lambda reply: delete_each(call.bus.broker, entity.name, [token], reply), told)
-
-
-def _nothing(_: Any) -> None:
-    return None
+    call.ask(lambda reply: settling.delete_each(call.bus.broker, entity.name, [token], reply), told)
 
 
 def _not_deleted(call: Call, handle: str | None, error: BaseException) -> BaseException | None:
@@ -72,19 +67,24 @@ def change_visibility(call: Call, given: VisibilityIn) -> None:
     """Hide a message from now on for so long; 0 shows it."""
     entity = call.queues.by_url(given.queue_url)
     token = handles.decode(given.receipt_handle, entity)
-    seconds = _seconds(given.visibility_timeout)
-    call.ask(
-        lambda reply: settling.settle_one(
-            call.bus.broker,
-            entity.name,
-            token,
-            lambda subscription, now, out: _change(
-                call.app.profile, subscription, token, seconds, now, out
-            ),
-            reply,
-        ),
-        _nothing,
-        partial(_not_changed, given.receipt_handle),
+    milliseconds = _seconds(given.visibility_timeout) * 1_000
+
+    def told(results: list[BaseException | None]) -> None:
+        (refusal,) = results
+        if refusal is not None:
+            error = _not_changed(given.receipt_handle, refusal)
+            if error is not None:
+                raise error
+
+    call.ask(partial(_change, call, entity, [token], [milliseconds]), told)
+
+
+def _change(
+    call: Call, entity: Entity, tokens: list[bytes], durations_ms: list[int], reply: Reply
+) -> None:
+    earlier = call.app.profile.accepts_earlier_handles
+    settling.change_visibility(
+        call.bus.broker, entity.name, tokens, durations_ms, reply, accepts_earlier=earlier
     )
 
 
@@ -95,43 +95,10 @@ def _seconds(seconds: int | None) -> int:
     return seconds
 
 
-class NotVisible(LockLost):
-    """The message is gone, or another receiver has it."""
-
-
-class TooLong(InvalidArgument):
-    """A message would be hidden for longer than twelve hours in all."""
-
-
-def _change(
-    profile: Profile,
-    subscription: Subscription,
-    token: bytes,
-    seconds: int,
-    now: int,
-    out: WriteBatch,
-) -> None:
-    """Change the visibility timeout; on a standard queue, a late request changes nothing."""
-    try:
-        renew(subscription, token, now, out, seconds * 1_000)
-    except LockLost:
-        state = subscription.state(given_out(subscription, token))
-        if not subscription.settings.fifo and (
-            state in (State.ACTIVE, State.DELAYED)
-            or (state is State.LOCKED and profile.accepts_earlier_handles)
-        ):
-            return
-        if state is not State.ACTIVE:
-            raise NotVisible("message settled, or held by another receiver") from None
-        raise
-    except InvalidArgument as error:
-        raise TooLong(str(error)) from None
-
-
 def _not_changed(handle: str | None, error: BaseException) -> BaseException | None:
     if isinstance(error, UnknownToken):
         return handles.invalid(handle)
-    if isinstance(error, NotVisible):
+    if isinstance(error, MessageNotFound):
         return errors.invalid(
             "ReceiptHandle",
             handle,
@@ -139,7 +106,7 @@ def _not_changed(handle: str | None, error: BaseException) -> BaseException | No
         )
     if isinstance(error, LockLost):
         return SqsError(errors.NOT_IN_FLIGHT, "The message referred to isn't in flight.")
-    if isinstance(error, TooLong):
+    if isinstance(error, InvalidArgument):
         return SqsError(
             errors.INVALID_PARAMETER,
             "Value for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for "
@@ -153,7 +120,7 @@ def delete_batch(call: Call, given: DeleteBatchIn) -> None:
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
     batch.settle(
-        lambda reply: delete_each(call.bus.broker, entity.name, batch.tokens, reply),
+        lambda reply: settling.delete_each(call.bus.broker, entity.name, batch.tokens, reply),
         partial(_not_deleted, call),
     )
 
@@ -168,23 +135,8 @@ def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
         lambda entry: _seconds(entry.visibility_timeout),
     )
 
-    def act(subscription: Subscription, places: list[int], now: int, out: WriteBatch) -> list[Any]:
-        results: list[Any] = []
-        for place in places:
-            seconds = batch.entries[place].visibility_timeout
-            try:
-                profile, token = call.app.profile, batch.tokens[place]
-                _change(profile, subscription, token, seconds, now, out)
-            except OnibusError as refusal:
-                results.append(refusal)
-            else:
-                results.append(None)
-        return results
-
-    batch.settle(
-        lambda reply: settling.settle_each(call.bus.broker, entity.name, batch.tokens, act, reply),
-        _not_changed,
-    )
+    milliseconds = [entry.visibility_timeout * 1_000 for entry in batch.entries]
+    batch.settle(partial(_change, call, entity, batch.tokens, milliseconds), _not_changed)
 
 
 class _Batch:

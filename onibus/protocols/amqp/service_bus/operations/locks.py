@@ -2,79 +2,52 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import settling
-from onibus.broker.replies import Outcome
-from onibus.broker.settling import Held
-from onibus.broker.transacting import verb
+from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
-from onibus.core.path.settle import renew
-from onibus.core.staged import Change
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, tokens_of
 from onibus.protocols.amqp.service_bus.requests import Request
-from onibus.protocols.amqp.service_bus.settlement import act_of, properties_of
+from onibus.protocols.amqp.service_bus.settlement import properties_of
 from onibus.security.rights import Right
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
 
 
-class _Gathered:
-    """Answers a request when all its parts have been answered; the first error decides."""
-
-    def __init__(self, node: ManagementNode, request: Request, count: int, told: Any) -> None:
-        self._node = node
-        self._request = request
-        self._results: list[Any] = [None] * count
-        self._left = count
-        self._told = told
-        self._failed = False
-
-    def part(self, at: int, outcome: Outcome) -> None:
-        if self._failed:
-            return
-        if outcome.error is not None:
-            self._failed = True
-            self._node.fail(self._request, outcome.error)
-            return
-        self._results[at] = outcome.value
-        self._left -= 1
-        if not self._left:
-            self._node.say(self._request, 200, body=self._told(self._results))
-
-
 def renew_locks(node: ManagementNode, request: Request) -> None:
-    """Hold messages for another lock duration."""
-    _on_each(node, request, tokens_of(request), _renew, _expirations, None)
-
-
-def _renew(token: bytes) -> Any:
-    return lambda part, now, out: renew(part, token, now, out)
-
-
-def _expirations(moments: list[Any]) -> bytes:
-    return to.text_map({"expirations": to.timestamps(moments)})
+    """Renew locks for another lock duration each."""
+    tokens = tokens_of(request)
+    _on_each(
+        node,
+        request,
+        lambda reply: settling.renew_each(node.broker, node.place.entity, tokens, reply),
+        lambda moments: to.text_map({"expirations": to.timestamps(moments)}),
+    )
 
 
 def _on_each(
     node: ManagementNode,
     request: Request,
-    tokens: list[bytes],
-    act: Any,
-    told: Any,
-    session: Held | None,
+    command: Callable[[Outcome], None],
+    told: Callable[[list[Any]], bytes],
 ) -> None:
-    gathered = _Gathered(node, request, len(tokens), told)
-    for at, token in enumerate(tokens):
-        reply = node.awaited(request, partial(gathered.part, at))
-        try:
-            settling.settle_one(node.broker, node.place.entity, token, act(token), reply, session)
-        except Exception as error:
-            reply.set_exception(error)
-            return
+    """Give the broker a command with a result per token; the first rejection fails the request."""
+
+    def done(outcome: Outcome) -> None:
+        results = [] if outcome.error is not None else outcome.value
+        rejected = [one for one in results if isinstance(one, BaseException)]
+        error = outcome.error or (rejected[0] if rejected else None)
+        if error is not None:
+            node.fail(request, error)
+        else:
+            node.say(request, 200, body=told(results))
+
+    node.awaited(request, done).ask(command)
 
 
 def update_disposition(node: ManagementNode, request: Request) -> None:
@@ -87,34 +60,44 @@ def update_disposition(node: ManagementNode, request: Request) -> None:
     session = node.session_held(request)
     transaction = node.transaction_of(request)
     if transaction is not None:
-        change = verb("complete") if status == "completed" else _change(request, status)
-        transaction.settle(node.place.entity, tokens, change, session)
+        settlement = _settlement(request, status)
+        transaction.settle(node.place.entity, tokens, settlement, session)
         node.say(request, 200)
         return
-    if status == "completed":
+    settlement = _settlement(request, status)
+    if settlement is COMPLETE:
         node.ask(
             request,
-            lambda reply: settling.complete_all(
-                node.broker, node.place.entity, tokens, reply, session
+            lambda reply: settling.settle_all(
+                node.broker, node.place.entity, tokens, settlement, reply, session
             ),
         )
         return
-    change = _change(request, status)
     _on_each(
-        node, request, tokens, lambda token: act_of(token, change), lambda results: b"", session
+        node,
+        request,
+        lambda reply: settling.settle_each(
+            node.broker, node.place.entity, tokens, settlement, reply, session
+        ),
+        lambda results: b"",
     )
 
 
-def _change(request: Request, status: str) -> Change:
+def _settlement(request: Request, status: str) -> Settlement:
+    if status == "completed":
+        return COMPLETE
     properties = properties_of(request.body.get("properties-to-modify"))
     if status == "abandoned":
-        return verb("abandon", properties=properties)
+        return Settlement("abandon", properties=properties)
     if status in ("defered", "deferred"):
-        return verb("defer", properties=properties)
+        return Settlement("defer", properties=properties)
     if status == "suspended":
-        reason = request.body.get("deadletter-reason")
-        description = request.body.get("deadletter-description")
-        return verb("dead-letter", reason=reason, description=description, properties=properties)
+        return Settlement(
+            "dead-letter",
+            reason=request.body.get("deadletter-reason"),
+            description=request.body.get("deadletter-description"),
+            properties=properties,
+        )
     raise InvalidArgument(f"unknown disposition-status {status!r}")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.broker import settling
-from onibus.broker.replies import Outcome
 from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
@@ -14,6 +13,7 @@ from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
+from onibus.shard.replies import Outcome
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.core.errors import InvalidArgument
-from onibus.core.path.session import (
-    held_session,
-    list_sessions,
-    renew_session,
-    set_session_state,
-    states_set_since,
+from onibus.core.commands import (
+    GetSessionState,
+    ListSessions,
+    ListSessionStates,
+    RenewSession,
+    SetSessionState,
 )
+from onibus.core.errors import InvalidArgument
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.operations.peeking import NO_CONTENT
@@ -19,7 +19,6 @@ from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
 
 if TYPE_CHECKING:
-    from onibus.core.subscription import Subscription
     from onibus.protocols.amqp.service_bus.management import ManagementNode
     from onibus.protocols.amqp.service_bus.session_receiver import SessionReceiverNode
 
@@ -43,7 +42,7 @@ def renew_lock(node: ManagementNode, request: Request) -> None:
     held = _held(node, request)
     node.ask(
         request,
-        lambda reply: held.on_session(renew_session, reply),
+        lambda reply: held.on_session(RenewSession(held.number, held.held), reply),
         lambda until: to.text_map({"expiration": to.timestamp(until)}),
     )
 
@@ -51,23 +50,14 @@ def renew_lock(node: ManagementNode, request: Request) -> None:
 def set_state(node: ManagementNode, request: Request) -> None:
     """Keep bytes with a session; null clears them."""
     held = _held(node, request)
-    state = request.body.get("session-state")
-    node.ask(
-        request,
-        lambda reply: held.on_session(
-            lambda part, session, now, out: set_session_state(part, session, state, now, out),
-            reply,
-            state if isinstance(state, bytes) else None,
-        ),
-    )
+    command = SetSessionState(held.number, held.held, request.body.get("session-state"))
+    node.ask(request, lambda reply: held.on_session(command, reply))
 
 
 def get_state(node: ManagementNode, request: Request) -> None:
     """Tell the bytes that are kept with a session."""
     held = _held(node, request)
-    accepted = held.accepted
-    assert accepted is not None
-    state = held.look(lambda part: held_session(part, accepted.session_id, accepted.token).state)
+    state = held.look(GetSessionState(held.number, held.held))
     node.say(request, 200, body=to.text_map({"session-state": to.binary(state)}))
 
 
@@ -78,17 +68,21 @@ def list_all(node: ManagementNode, request: Request) -> None:
     top = min(max(request.argument("top", int), 1), _TOP_MAX)
     entity = node.broker.find(node.place.entity)
 
-    def named(part: Subscription) -> list[str]:
+    names: list[str] = []
+    for seat in entity.seats:
+        if seat.partition is None:
+            continue
         if isinstance(since, int) and since < _ANY_TIME_MS:
-            return states_set_since(part, since)
-        return [
-            info.session_id
-            for info in list_sessions(part)
-            if info.state is not None or info.ready_count + info.held_count > 0
-        ]
-
-    seats = [seat for seat in entity.seats if seat.partition is not None]
-    names = sorted(name for seat in seats for name in node.broker.look(entity, seat, named))
+            command = ListSessionStates(entity.number, since)
+            names.extend(node.broker.use(entity, seat, command))
+        else:
+            listed = node.broker.use(entity, seat, ListSessions(entity.number))
+            names += [
+                info.session_id
+                for info in listed
+                if info.state is not None or info.ready_count + info.held_count > 0
+            ]
+    names.sort()
     chosen = names[skip : skip + top]
     body = to.text_map(
         {

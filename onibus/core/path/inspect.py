@@ -1,38 +1,29 @@
-"""The life of one message so far, as far as its store knows it.
+"""Inspect one message: what happened to it, as far as the partition knows.
 
-A subscription keeps what a message needs from now on: of its deliveries it knows the first and how
-many ended without settlement. The times of recent ones are in memory (core/returns.py). Nothing is
-guessed.
+A subscription keeps what a message needs from now on, not each event: of its deliveries it knows
+the first, and how many ended without settlement. The times of recent ones are in memory
+(core/returns.py).
 """
 
 from __future__ import annotations
 
-import msgspec
+from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
+from onibus.core.commands import GetStamp, Inspect
+from onibus.core.inspection import Event, Life
 from onibus.core.message import ReceivedMessage
-from onibus.core.subscription import Subscription
+from onibus.core.records import WriteBatch
+
+if TYPE_CHECKING:
+    from onibus.core.partition import Partition
+    from onibus.core.subscription import Subscription
 
 
-class Event(msgspec.Struct, omit_defaults=True):
-    """Something that happened to a message, or will."""
-
-    what: str
-    #: when it happened or will happen; absent if the store does not keep its time
-    at_ms: int | None = None
-    detail: str = ""
-
-
-class Life(msgspec.Struct):
-    """A message, and what is known of its life."""
-
-    message: ReceivedMessage
-    events: list[Event]
-
-
-def life_of(subscription: Subscription, number: int) -> Life:
-    """Return a message and its life."""
-    ordinal = subscription.ordinal(number)
+def inspect(partition: Partition, command: Inspect, now: int, wall: int, out: WriteBatch) -> Life:
+    """Return a message and what happened to it."""
+    subscription = partition.subscriptions[command.subscription]
+    ordinal = subscription.ordinal(command.number)
     message = subscription.view(ordinal)
     events = [*_arrival(message), *_deliveries(subscription, ordinal, message)]
     events += _hold(subscription, ordinal)
@@ -51,8 +42,13 @@ def life_of(subscription: Subscription, number: int) -> Life:
     return Life(message, events)
 
 
+def get_stamp(partition: Partition, command: GetStamp, now: int, wall: int, out: WriteBatch) -> int:
+    """Return when a message was enqueued."""
+    return partition.subscriptions[command.subscription].view(command.ordinal).enqueued_time_ms
+
+
 def _arrival(received: ReceivedMessage) -> list[Event]:
-    """Return how the message came here."""
+    """Return how the message arrived."""
     message = received.message
     before = message.enqueued_sequence_number
     events = []
@@ -66,7 +62,7 @@ def _arrival(received: ReceivedMessage) -> list[Event]:
 
 
 def _deliveries(subscription: Subscription, ordinal: int, received: ReceivedMessage) -> list[Event]:
-    """Return what is known of its deliveries: their number, and the times of recent ones."""
+    """Return its deliveries: their number, and the times of recent ones."""
     shown = subscription.partition.offsets.shown
     returns = subscription.partition.returns
     ends = [] if returns is None else returns.of(subscription.key, ordinal)

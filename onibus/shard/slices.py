@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from onibus.broker.broker import Broker
+CallSoon = Callable[[Callable[[], None]], object]
 
 
-def in_slices(broker: Broker, step: Callable[[], bool]) -> None:
+def in_slices(call_soon: CallSoon, step: Callable[[], bool]) -> None:
     """Run a step now, and again soon as long as it returns True.
 
     A step must not schedule itself: a function that refers to itself keeps everything it has
     gathered until the garbage collector runs.
     """
     if step():
-        broker.call_soon(partial(in_slices, broker, step))
+        call_soon(partial(in_slices, call_soon, step))

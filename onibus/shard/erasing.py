@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
-from onibus.broker.slices import in_slices
 from onibus.core.path.erase import erase, unsubscribe
 from onibus.core.records import WriteBatch
-
-if TYPE_CHECKING:
-    from onibus.broker.broker import Broker
-    from onibus.broker.entity import Seat
+from onibus.shard.seat import Seat
+from onibus.shard.slices import CallSoon, in_slices
 
 #: Rows deleted in one slice.
 ROWS_A_SLICE = 1_000
 
 
-def erase_rows(broker: Broker, seat: Seat, number: int) -> None:
-    """Delete what an entity has in a partition: all of it, or what a subscription has (number).
+def erase_rows(call_soon: CallSoon, seat: Seat, number: int) -> None:
+    """Delete the rows of a partition, or those of one subscription in it.
 
-    A store that fails in between forgets the rest when it is opened again.
+    If the store fails in between, its next opening deletes the rest.
     """
     partition, store, loop = seat.online(), seat.store, seat.store.loop
     assert loop is not None
@@ -40,7 +36,7 @@ def erase_rows(broker: Broker, seat: Seat, number: int) -> None:
         if number:
             partition.write_counters(out)
         loop.write(out)
-        broker.flush_later(store)
+        store.flush_later()
         return len(some) == ROWS_A_SLICE
 
-    in_slices(broker, step)
+    in_slices(call_soon, step)

@@ -13,7 +13,7 @@ from onibus.core.errors import DiskNearlyFull
 from onibus.store.interface import Disk, Store
 
 if TYPE_CHECKING:
-    from onibus.broker.commit_loop import CommitLoop
+    from onibus.shard.commits import CommitLoop
 
 #: Sends are refused below this much free disk, so that settling always has room.
 RESERVE_BYTES = 512 << 20

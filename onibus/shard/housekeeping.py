@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onibus.broker.clock import BusClock
-from onibus.broker.commit_loop import CommitLoop
-from onibus.broker.store_threads import StoreThreads
 from onibus.core.timers import Timers
+from onibus.shard.clock import BusClock
+from onibus.shard.commits import CommitLoop
+from onibus.shard.threads import StoreThreads
 
 #: Commits between two rounds of a store's housekeeping.
 HOUSEKEEPING_COMMITS = 64

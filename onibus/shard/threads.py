@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from onibus.broker.writer import Done, Work, Writer
 from onibus.core.errors import OnibusError
+from onibus.shard.writer import Done, Work, Writer
 from onibus.store.interface import Store
 
 _WRITING, _HOUSEKEEPING, _READING, _PROBING = "", "-housekeeping", "-reading", "-probing"
@@ -39,9 +39,9 @@ class StoreThreads:
         """A store that was let go of is still in use."""
         return self._leaving is not None
 
-    def write(self, work: Work, done: Done) -> None:
-        """Commit."""
-        self._submit(_WRITING, work, done)
+    def write(self, work: Work, done: Done, here: bool = False) -> None:
+        """Commit; `here`: on this thread, unless housekeeping uses the store."""
+        self._submit(_WRITING, work, done, here and not self.housekeeping)
 
     def keep_house(self, work: Work, done: Done) -> None:
         """Do something that no commit waits for."""
@@ -55,7 +55,7 @@ class StoreThreads:
         """Ask the disk for a sign of life, whatever the others wait for."""
         self._submit(_PROBING, work, done)
 
-    def _submit(self, kind: str, work: Work, done: Done) -> None:
+    def _submit(self, kind: str, work: Work, done: Done, here: bool = False) -> None:
         if kind not in self._threads:
             self._threads[kind] = self._make_writer(self._name + kind)
         self._at_work[kind] += 1
@@ -67,7 +67,11 @@ class StoreThreads:
             finally:
                 self._close_unused()
 
-        self._threads[kind].submit(work, finished)
+        thread = self._threads[kind]
+        if here:
+            thread.run_here(work, finished)
+        else:
+            thread.submit(work, finished)
 
     def let_go(self, store: Store) -> None:
         """Close a store that failed, as soon as nothing is at work in it."""

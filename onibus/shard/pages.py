@@ -8,7 +8,7 @@ from typing import Any, cast
 from onibus.core.block import Block, is_staged
 from onibus.core.errors import Damaged
 from onibus.core.marks import MarkRow
-from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS
+from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, ID_RUNS, MARKS, RECENT_IDS, STAGED
 from onibus.store.interface import Store
 
 #: Blocks that were read or written last; enough for receivers that keep up.
@@ -72,6 +72,13 @@ class StorePages:
         if row is None:
             raise Damaged(f"store {self._store.name}: the mark of {ordinal} is missing")
         return cast("MarkRow", row[MARKS.columns.index("deliveries") :])
+
+    def read_part(self, work: int, partition: int, piece: int) -> bytes | None:
+        row = self._store.read(STAGED, (work, partition, piece))
+        if row is None:
+            return None
+        assert isinstance(row[-1], bytes)
+        return row[-1]
 
     def read_ids(self, chunk: int) -> bytes:
         row = self._store.read(ID_CHUNKS, (chunk,))

@@ -16,20 +16,33 @@ class Writer(Protocol):
 
     def submit(self, work: Work, done: Done) -> None: ...
 
+    def run_here(self, work: Work, done: Done) -> None:
+        """Do the same on the thread that owns the state."""
+
     def stop(self) -> None: ...
 
 
 class ThreadWriter:
-    """A thread of its own; `call` hands `done` back to the owning thread."""
+    """A separate thread; `call` runs `done` on the owning thread, and `run` runs it there now."""
 
-    def __init__(self, name: str, call: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(
+        self,
+        name: str,
+        call: Callable[[Callable[[], None]], object],
+        run: Callable[[Callable[[], None]], object],
+    ) -> None:
         self._call = call
+        self._run_now = run
         self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
 
     def submit(self, work: Work, done: Done) -> None:
         self._queue.put((work, done))
+
+    def run_here(self, work: Work, done: Done) -> None:
+        error = _failure(work)
+        self._run_now(lambda: done(error))
 
     def stop(self) -> None:
         self._queue.put(None)
@@ -38,9 +51,14 @@ class ThreadWriter:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             work, done = item
-            error: BaseException | None = None
-            try:
-                work()
-            except BaseException as raised:
-                error = raised
+            error = _failure(work)
             self._call(lambda done=done, error=error: done(error))  # type: ignore[misc]
+
+
+def _failure(work: Work) -> BaseException | None:
+    """Do some work; return its error."""
+    try:
+        work()
+    except BaseException as error:
+        return error
+    return None

@@ -1,0 +1,1 @@
+"""One store and the partitions in it: apply, commit, answer."""
