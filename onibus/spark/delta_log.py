@@ -88,6 +88,12 @@ def path_of(row: FileRow) -> str:
     return f"{row.date}-p{row.partition:02}-{numbers}-{row.attempt}.parquet"
 
 
+def _counts(actions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return how many files a commit adds and removes, as Delta writes it."""
+    names = {"add": "numAddedFiles", "remove": "numRemovedFiles"}
+    return {name: str(sum(kind in one for one in actions)) for kind, name in names.items()}
+
+
 def row_of(path: str, size: int, stats: str) -> FileRow | None:
     """Return what the name and the statistics of a file say; None if Onibus gives no such name."""
     found = _FILE.fullmatch(path)
@@ -223,11 +229,12 @@ class DeltaLog:
             engine = [one["commitInfo"] for one in actions if "commitInfo" in one]
             for action in actions:
                 self._apply(action)
-        except (ValueError, KeyError, TypeError):
+            ours = [one for one in engine if one.get("engineInfo", "").startswith(f"{ENGINE}/")]
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise self._damaged(name) from None
-        if not actions:
+        counts = _counts(actions)
+        if not actions or any(one.get("operationMetrics", counts) != counts for one in ours):
             raise self._damaged(name)
-        ours = any(str(one.get("engineInfo", "")).startswith(f"{ENGINE}/") for one in engine)
         if not ours and any(key != "commitInfo" for one in actions for key in one):
             what = next((one.get("operation") for one in engine), None) or "an unknown operation"
             self._foreign = self._foreign or f"version {version} is {what}"
@@ -290,6 +297,7 @@ class DeltaLog:
             if path_of(row) in self._adds:
                 raise LakeFailed(f"{self.address}/{path_of(row)} is registered: capture again")
             actions.append({"add": _added(row, now, changes)})
+        actions[0]["commitInfo"]["operationMetrics"] = _counts(actions)
         following = self.version + 1
         content = "".join(json.dumps(one) + "\n" for one in actions).encode()
         name = f"{self._table}/{LOG}/{following:020}.json"

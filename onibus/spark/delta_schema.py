@@ -197,10 +197,13 @@ def rows_of(stats: str) -> int:
 
 def differ(stats: str, content: pq.FileMetaData, needed: Sequence[str]) -> bool:
     """Return whether statistics contradict those of a file, or lack a needed column."""
-    told, found = _decoded(stats), _decoded(statistics(content))
+    told = _decoded(stats)
+    kinds = ("minValues", "maxValues", "nullCount")
+    named = {name for kind in kinds for name in told.get(kind, {})}
+    found = _decoded(statistics(content, named | set(needed)))
     if told.get("numRecords") != found["numRecords"]:
         return True
-    for kind in ("minValues", "maxValues", "nullCount"):
+    for kind in kinds:
         values = told.get(kind, {})
         if any(values.get(name, value) != value for name, value in found[kind].items()):
             return True

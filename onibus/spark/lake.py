@@ -156,6 +156,8 @@ class Lake:
             return stored
         logs = {table: self.log(table) for table in TABLES}
         tables = {table: self.progress(one, logs[table]) for table, one in stored.tables.items()}
+        for table, log in logs.items():
+            _check_version(stored, table, log)
         return replace(stored, tables=tables)
 
     def stored_manifest(self) -> Manifest | None:
@@ -261,7 +263,7 @@ class Lake:
     def written(self, table: str, path: str) -> FileRow | None:
         """Return what a file has that this version wrote and no log lists; None if it is none."""
         content = self.store.read(f"{table}/{path}") or b""
-        row = row_of(path, len(content), 0)
+        row = row_of(path, len(content), "")
         if row is None or not digest_of(content).startswith(row.digest):
             return None
         read = pq.ParquetFile(pa.BufferReader(content))
@@ -279,6 +281,7 @@ class Lake:
             log = self.log(table)
             if table in stored.tables:
                 self.progress(stored.tables[table], log)
+            _check_version(stored, table, log)
             rows = log.files()
         elif self.identity() is None:
             rows = list(files_found(self.store, table))
@@ -361,6 +364,15 @@ class Lake:
             added.append(self.write(table, whole, covered).row)
             removed += group
         return added, removed
+
+
+def _check_version(stored: Manifest, table: str, log: DeltaLog) -> None:
+    known = stored.versions.get(table, -1)
+    if log.version < known:
+        raise LakeFailed(
+            f"{log.address}/{LOG} is missing or incomplete: it has version {log.version}, and the "
+            f"lake had {known}. Restore that folder"
+        )
 
 
 def digest_of(content: bytes | pa.Buffer) -> str:

@@ -66,6 +66,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     #: tokens that the lake's readers may have: the last that was confirmed, and those since
     tokens: list[str] = []
     tables: dict[str, Progress] = {}
+    #: by table: a version that its Delta log has
+    versions: dict[str, int] = {}
     #: how bodies are decoded
     body: BodyFormat = BodyFormat()
     #: the files of a lake of an earlier version

@@ -202,7 +202,7 @@ def _written(lake: Lake, table: str, log: DeltaLog) -> dict[_Span, list[str]]:
     found: dict[_Span, list[str]] = {}
     for name in lake.store.sizes(table):
         path = name[len(table) + 1 :]
-        row = row_of(path, 0, 0)
+        row = row_of(path, 0, "")
         if row is not None and path not in listed:
             found.setdefault(_span(row), []).append(path)
     return found

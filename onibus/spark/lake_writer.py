@@ -157,7 +157,9 @@ class LakeWriter:
 
     def commit(self, **changes: Any) -> None:
         """Make the next version of the manifest, with these fields changed."""
-        following = replace(self.manifest, version=self.manifest.version + 1, **changes)
+        versions = {table: log.version for table, log in self.logs.items()}
+        version = self.manifest.version + 1
+        following = replace(self.manifest, version=version, versions=versions, **changes)
         if not self.lake.put_manifest(following):
             raise self._replaced()
         self.manifest = following
