@@ -38,6 +38,14 @@ STATISTICS = {
     "outcomes": ("number", "partition", "sequence_number", "time"),
     "errors": ("sequence_number", "partition", "enqueued_time"),
 }
+#: What a commit counts of its actions, so that a lost line is noticed.
+_COUNTED = {
+    "add": "numAddedFiles",
+    "remove": "numRemovedFiles",
+    "txn": "numTransactions",
+    "metaData": "numMetadata",
+    "protocol": "numProtocols",
+}
 #: A writer makes a checkpoint each time after this number of commits.
 CHECKPOINT_EACH = 50
 
@@ -89,9 +97,8 @@ def path_of(row: FileRow) -> str:
 
 
 def _counts(actions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return how many files a commit adds and removes, as Delta writes it."""
-    names = {"add": "numAddedFiles", "remove": "numRemovedFiles"}
-    return {name: str(sum(kind in one for one in actions)) for kind, name in names.items()}
+    """Return how many actions of each kind a commit has, in words like those of Delta."""
+    return {name: str(sum(kind in one for one in actions)) for kind, name in _COUNTED.items()}
 
 
 def row_of(path: str, size: int, stats: str) -> FileRow | None:
