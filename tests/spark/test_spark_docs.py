@@ -45,9 +45,11 @@ def steps(port: int) -> list[tuple[str, int, str, str]]:
     found.append(("README.md", line, "sh", textwrap.dedent(capture)))
 
     def turn(one: tuple[str, int, str, str]) -> int:
+        of_lake = one[0] == PAGES[-1]
         if one[2] != "pyspark":
-            return 1
-        return 2 if one[0] == PAGES[-1] else 0
+            # Before a capture of every queue, which decodes nothing.
+            return 1 if of_lake else 2
+        return 3 if of_lake else 0
 
     return sorted(found, key=turn)
 
