@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import json
+import shutil
 import statistics
 import time
 from pathlib import Path
@@ -15,15 +18,20 @@ import psutil
 from bench.filling import send_in_batches
 from bench.measure import Figure, folder, opened
 from bench.served import served
-from onibus import Message
+from onibus import Bus, Message
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME
 from onibus.security.sas import make_token
+from tests.node import run_node
+from tests.source_tree import ROOT
 
 #: A view may take this long (p95, data only), and an idle console this share of a core.
 VIEW_MS = 200
 IDLE_PERCENT = 2
+#: What the browser may need for it: its process without the pages that others share.
+BROWSER_MB = 150
 _LOOKS = 40
 _IDLE_SECONDS = 40
+_AT_ONCE = 500
 
 VIEWS: dict[str, tuple[str, str, Any]] = {
     "overview": ("GET", "/v1/overview", None),
@@ -31,7 +39,14 @@ VIEWS: dict[str, tuple[str, str, Any]] = {
     "overview, searched": ("GET", "/v1/overview?search=77", None),
     "figures": ("GET", "/v1/entities/big/history", None),
     "partitions": ("GET", "/v1/entities/big/partitions", None),
-    "messages": ("POST", "/v1/entities/big/search", {"limit": 50}),
+    "one entity": ("GET", "/v1/entities/big/summary", None),
+    "settings": ("GET", "/v1/queues/big", None),
+    "receivers": ("GET", "/v1/entities/big/receivers", None),
+    "pipeline": ("GET", "/v1/readers?limit=100", None),
+    "sessions": ("GET", "/v1/entities/sessions/sessions?limit=200", None),
+    "dead-letter reasons": ("GET", "/v1/entities/dead/dead-letters/reasons", None),
+    "one message": ("POST", "/v1/entities/big/inspect", {"number": 1}),
+    "messages": ("POST", "/v1/entities/big/search", {"limit": 50, "body_limit": 200}),
     "one step of a search": (
         "POST",
         "/v1/entities/big/search",
@@ -45,8 +60,25 @@ async def _fill(path: Path, entities: int, messages: int) -> None:
         await bus.create_queue("big", enable_partitioning=True)
         body = b'{"customer": "somebody", "items": [1, 2, 3]}'
         await send_in_batches(bus, "big", (Message(body=body) for _ in range(messages)))
-        for number in range(entities - 1):
-            await bus.create_queue(f"queue-{number:05}")
+        await bus.create_queue("sessions", requires_session=True)
+        ids = (f"s-{number % 2_000}" for number in range(messages // 50))
+        groups = (Message(body=body, session_id=one) for one in ids)
+        await send_in_batches(bus, "sessions", groups)
+        await bus.create_queue("dead")
+        await send_in_batches(bus, "dead", (Message(body=body) for _ in range(messages // 50)))
+        await _dead_letter(bus)
+        for start in range(0, entities - 3, _AT_ONCE):
+            names = [f"queue-{at:05}" for at in range(start, min(start + _AT_ONCE, entities - 3))]
+            await asyncio.gather(*(bus.create_queue(name) for name in names))
+            readers = (bus.create_reader(name, f"lake-{name}", address="lake") for name in names)
+            await asyncio.gather(*readers)
+
+
+async def _dead_letter(bus: Bus) -> None:
+    async with bus.receiver("dead") as receiver:
+        while held := await receiver.receive(1_000):
+            given = zip(held, itertools.cycle(("timeout", "bad address")), strict=False)
+            await asyncio.gather(*(receiver.dead_letter(one, reason=why) for one, why in given))
 
 
 async def _look(url: str, pid: int) -> list[Figure]:
@@ -96,4 +128,22 @@ def measure(scale: float) -> list[Figure]:
     with folder() as path:
         asyncio.run(_fill(path, int(10_000 * scale), int(1_000_000 * scale)))
         with served(path) as server:
-            return asyncio.run(_look(server.addresses["http"], server.pid))
+            url = server.addresses["http"]
+            return [*asyncio.run(_look(url, server.pid)), *_memory(url)]
+
+
+def _memory(url: str) -> list[Figure]:
+    """Measure the process of Debian's Chromium that shows the console; nothing without it."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        return []
+    script = ROOT / "tests" / "console" / "javascript" / "memory.mjs"
+    told = json.loads(run_node(script, URL=url, CHROMIUM=chromium, BIG="big"))
+    empty = {name: value / 1e6 for name, value in told["empty"].items()}
+    most = {name: value / 1e6 for name, value in told["largest"].items()}
+    note = f"{empty['rss']:.0f} MB with an empty page; resident {most['rss']:.0f} MB"
+    return [
+        Figure("console: JavaScript heap", most["heap"], BROWSER_MB, "MB", True),
+        Figure("console: memory of its own", most["own"], BROWSER_MB, "MB", True, note),
+        Figure("console: with its share of libraries", most["shared"], BROWSER_MB, "MB", True),
+    ]

@@ -56,6 +56,10 @@ SLOW = (
     "tests/server/test_many_connections.py",
     "tests/server/test_native_code.py",
     "tests/sqs/test_many_receivers.py",
+    # Long walks of a browser; the others run with `make test`.
+    "tests/console/test_browser.py::test_a_lost_server_a_deleted_key",
+    "tests/console/test_browser.py::test_an_operator_uses_every_view",
+    "tests/console/test_browser.py::test_every_view_is_accessible",
     # Fresh environments, and programs that need the known ports.
     "tests/documentation/",
     "tests/packaging/test_install.py",

@@ -185,7 +185,7 @@ class Resubmit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     where: FilterIn | None = None
     #: the destination; default: the entity they came from
     to: str | None = None
-    #: ends the call once so many messages were resubmitted or rejected; default: all
+    #: ends the call once this many messages were resubmitted or rejected; default: all
     limit: Annotated[int, Meta(ge=1)] | None = None
     #: change nothing
     dry_run: bool = False

@@ -217,7 +217,19 @@ class MoveReader(msgspec.Struct, forbid_unknown_fields=True):
     token: str | None = None
 
 
+class ReadersQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which readers of all entities to list: by address, then by entity and name."""
+
+    #: lists readers whose address, entity or name contains this, in any case
+    search: str = ""
+    start: Annotated[int, Meta(ge=0)] = 0
+    #: default: all
+    limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+
+
 class Readers(msgspec.Struct):
-    """The named readers of an entity."""
+    """Named readers."""
 
     readers: list[ReaderInfo]
+    #: readers that match, also those that are not listed
+    count: int = 0

@@ -1,7 +1,7 @@
-"""Alarms: what went wrong with stores and partitions, kept for whoever asks, told to who listens.
+"""Alarms: failures of stores and partitions, kept for operators and passed to a listener.
 
-A store that stays down raises the same alarm with each attempt to open it. All are counted, and
-listed; the listener is told once, until the words change.
+A store that stays down raises the same alarm with each attempt to open it. All are counted and
+listed; the listener gets one, until the error changes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections.abc import Callable
 
 from onibus.core.errors import StoreFailed
 
-#: Alarms that are kept: a store that stays down would add to them for ever.
+#: Alarms that are kept: a store that stays down would add to them without end.
 ALARMS_KEPT = 1_000
 
-#: Hears where something went wrong, and what.
+#: Gets the place and the error of an alarm.
 Listener = Callable[[str, BaseException], None]
 
 
 class Alarms:
-    """The last things that went wrong."""
+    """The last failures."""
 
     def __init__(self) -> None:
         self.kept: deque[str] = deque(maxlen=ALARMS_KEPT)
         self.count = 0
-        #: what was last said of each place, for those who listen later
+        #: the last error of each place, for a listener that comes later
         self._last: dict[str, BaseException] = {}
         self._listener: Listener | None = None
 
     def raise_one(self, where: str, error: BaseException) -> None:
-        """Something went wrong."""
+        """Count, list and pass on an alarm."""
         self.kept.append(f"{where}: {error}")
         self.count += 1
         last = self._last.get(where)
@@ -43,17 +43,17 @@ class Alarms:
             self.raise_one(where, error)
 
     def over(self, where: str) -> None:
-        """All is well there again: the next alarm of it is news."""
+        """End the alarm of a place: its next one is new."""
         self._last.pop(where, None)
 
     def opened(self, where: str, notice: str) -> None:
-        """A store is open; raise an alarm if something about it was odd."""
+        """End the alarm of an opened store; raise one if the store has a notice."""
         self.over(where)
         if notice:
             self.raise_one(where, StoreFailed(notice))
 
     def listen(self, listener: Listener) -> None:
-        """Tell somebody of every new alarm, and of the last one of each place so far."""
+        """Call the listener for the last alarm of each place so far, and for every new one."""
         self._listener = listener
         for where, error in self._last.items():
             listener(where, error)

@@ -1,4 +1,4 @@
-"""Bulk sends: a batch in Arrow is admitted beside the loop, routed, and sent like any other."""
+"""Bulk sends: a record batch is admitted on another thread, routed, and sent like any other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Admission:
         """Return the partitions that take the rows now; keyless ones share one (P4)."""
         entity = open_for_sends(self._broker, self._name)
         if self._batch is None or entity.log_settings is not self._settings:
-            # Somebody has changed the entity meanwhile.
+            # An operator has changed the entity since.
             self._settings, self._partitions = entity.log_settings, len(entity.seats)
             self.admit()
         assert self._batch is not None

@@ -1,7 +1,7 @@
-"""What the broker knows of claims, and their rows in the namespace's own store.
+"""The broker's state of message claims, and their rows in the namespace's own store.
 
-A claim's row decides: what is held in partitions under a name that has no row is given back. Row
-number 0 of a reader has the last number given to it, and the numbers that it has committed.
+A claim's row decides: messages held in partitions under a claim without a row are released. Row
+number 0 of a reader has its last claim number, and the numbers that it has committed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from onibus.shard.seat import Seat
 #: Where a claim is on its way.
 STAGING = "staging"  #: messages are being set aside; there is no row yet
 OPEN = "open"  #: its row is there
-DECIDING = "deciding"  #: that it is committed is on its way to the disk
-COMMITTING = "committing"  #: committed for good; not yet carried out everywhere
-RELEASING = "releasing"  #: that it is given back is on its way to the disk
+DECIDING = "deciding"  #: its commit is being written to the disk
+COMMITTING = "committing"  #: committed; not yet carried out everywhere
+RELEASING = "releasing"  #: its release is being written to the disk
 
 #: Runs of committed numbers that are remembered of one reader.
 _RUNS_KEPT = 1_000
@@ -69,16 +69,16 @@ class HeldClaim:
         self.owner = owner_of(reader.name, number)
         #: that it was read is on the disk
         self.read = content.read
-        #: the partitions of which it has set messages aside
+        #: the partitions whose messages it holds
         self.taken: set[int] = set()
-        #: the partitions in which its commit is not known to be carried out
+        #: the partitions that have not confirmed its commit
         self.left: set[int] = set()
-        #: those who wait until it is committed, or given back
+        #: pending calls that wait until it is committed or released
         self.waiting: list[Reply] = []
 
     @property
     def is_fresh(self) -> bool:
-        """Tell whether its messages are being set aside, and no row was asked for."""
+        """Return whether it is still taking messages, and has requested no row."""
         return self.stage == STAGING and not self.content.lease_until
 
     @property
@@ -123,7 +123,7 @@ class HeldClaim:
 
 
 class ClaimReader:
-    """Who claims messages of an entity, by its name."""
+    """A named reader that claims messages of an entity."""
 
     def __init__(self, entity: Entity, name: str) -> None:
         self.entity = entity
@@ -158,7 +158,7 @@ class ClaimReader:
         batch.put(CLAIMS, (self.entity.incarnation, self.name, 0, msgspec.json.encode(content)))
 
     def load(self, rows: dict[int, bytes]) -> None:
-        """Take up its rows: what has none is not there, unless it is only being made."""
+        """Load its rows: drop claims without a row, except those being made."""
         for number, held in list(self.claims.items()):
             if number not in rows and not held.is_fresh:
                 del self.claims[number]

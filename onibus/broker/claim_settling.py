@@ -1,9 +1,9 @@
-"""What becomes of a claim: it is committed, or given back.
+"""Settling of message claims: a claim is committed or released.
 
-Committing puts into the claim's row that it is committed, with what is to be dead-lettered: that
-decides. Then what the claim holds is completed, partition by partition, and at last the reader's
-memory of the number takes the place of the row. A partition that cannot be reached does its part
-when it is taken up. Giving back deletes the row: nobody has a claim on what is held any more.
+To commit, the broker writes into the claim's row that it is committed, and which messages it
+dead-letters: that decides. Then it completes the claim's messages, partition by partition. At last
+it replaces the row by the reader's record of the number. A partition that is offline does its part
+when it is back. To release a claim, the broker deletes the row, then releases the messages.
 """
 
 from __future__ import annotations
@@ -159,13 +159,13 @@ def release(
 
 
 def release_held(claims: Claims, held: HeldClaim) -> None:
-    """Delete the row; then nobody has a claim on what is held."""
+    """Delete the row; then release the messages of the claim."""
     batch = WriteBatch()
     batch.delete(CLAIMS, held.key)
 
     def released(outcome: Outcome) -> None:
         if outcome.error is not None:
-            # It may be given back or not: that shows when that store is open again.
+            # Whether it is released shows when the store is open again.
             held.tell(outcome.error)
             return
         held.reader.claims.pop(held.number, None)
@@ -181,7 +181,7 @@ def release_held(claims: Claims, held: HeldClaim) -> None:
 
 
 def _give_back(claims: Claims, held: HeldClaim) -> None:
-    """Give messages back slice by slice; a partition that is offline does it later itself."""
+    """Release messages slice by slice; an offline partition does it when it is back."""
     entity, seats = held.entity, held.seats
     command = ReleaseClaimed(entity.number, held.owner, CLAIM_SLICE)
 

@@ -1,8 +1,8 @@
-"""Claiming: messages of several partitions are set aside, and the claim is there when all are.
+"""Claiming: the broker holds messages of several partitions for one message claim.
 
-The partitions take turns, a slice each, so that a claim is spread over them and nobody waits long
-for his own command. When the holds are on the disk of every store, the claim's row is written; it
-decides. What is held without a row, after a failure or a crash, is given back.
+The partitions take turns, a slice each, so that a claim is spread over them and no other command
+waits long. When every store has the holds on disk, the broker writes the claim's row, which
+decides. Messages held without a row, after a failure or a crash, are released.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from onibus.shard.seat import Seat
 if TYPE_CHECKING:
     from onibus.broker.claims import Claims
 
-#: Messages that one slice sets aside, reads, completes or gives back.
+#: Messages that one slice holds, reads, completes or releases.
 CLAIM_SLICE = 1_000
 
 
@@ -43,12 +43,12 @@ class Staging:
         self._held = held
         self._limit = limit
         self._max_bytes = max_bytes
-        #: told when all of it is on the disk, or, when nothing is held any more, what went wrong
+        #: called when all of it is on disk, or with the error when nothing is held any longer
         self._staged = staged
         self._seats = deque(seats)
         self._share = min(CLAIM_SLICE, -(-limit // len(seats)))
         if held.entity.outlet_settings().requires_session:
-            # What was taken of a session closes it: the rest would have to wait for another claim.
+            # A claim closes the message session: its other messages would wait for another claim.
             self._share = BATCH_COUNT_MAX
         self._taken: dict[Seat, int] = {}
         self._partitions: dict[Seat, Partition] = {}
@@ -116,7 +116,7 @@ class Staging:
             self._staged(None)
 
     def fail(self, error: BaseException) -> None:
-        """Give back what was set aside, as far as it can be reached; the rest comes by itself."""
+        """Release the messages of online partitions; other partitions do it when they are back."""
         self._failed = True
         entity = self._held.entity
         for seat in self._taken:

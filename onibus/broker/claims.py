@@ -1,13 +1,13 @@
-"""Claims: messages that belong to a named reader until it commits them or gives them back (R5, R7).
+"""Message claims: messages that a named reader holds until it commits or releases them (R5, R7).
 
-Stage, decide, publish in small. Claiming holds messages in partitions of several stores, and the
-claim's row in the namespace's own store then decides that the claim is there. Reading puts into the
-row that it was read, so that its lease ends no more. Committing puts into the row that it is
-committed, then completes what the claim holds, partition by partition, and at last replaces the row
-by the reader's memory of that number. Giving back deletes the row.
+Stage, decide and publish on a small scale. To claim, the broker holds messages in partitions of
+several stores; then the claim's row in the namespace's own store makes the claim valid. The first
+read is recorded in the row, and the lease no longer expires. To commit, the broker writes that into
+the row, completes the claim's messages, partition by partition, and at last replaces the row by the
+reader's record of that number. To release a claim, it deletes the row.
 
-Whatever a failure or a crash interrupts goes on when the partition is taken up: what is held under
-a name without a row is given back, what a committed claim holds is completed.
+After a failure or a crash, the broker continues when the partition is back. It releases messages
+held under a claim without a row, and completes those of a committed claim.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Claims:
         return seat.index in (held.taken if held.stage == STAGING else held.indexes)
 
     def _release_whole(self, entity: Entity, seat: Seat, owner: str) -> None:
-        """Give back at once: the number may be given to another claim right after."""
+        """Release all at once: another claim may get the number right after."""
         self.use(entity, seat, ReleaseClaimed(entity.number, owner, None))
 
     # Claiming
@@ -154,7 +154,7 @@ class Claims:
         reply: Reply,
         token: str | None = None,
     ) -> None:
-        """Set active messages aside under the reader's next number; None if there are none."""
+        """Claim active messages under the reader's next number; None if no message is active."""
         entity = self.broker.find(name)
         settings = entity.outlet_settings()
         check_text("reader", reader_name, ID_LENGTH_MAX, 1)
@@ -230,7 +230,7 @@ class Claims:
             self.broker.namespace.commit(batch, Outcome())
 
     def lease_over(self, key: tuple[int, str, int]) -> None:
-        """A claim's lease has come to its end: unless it was read, it is given back (R7)."""
+        """Release a claim whose lease expired, unless it was read (R7)."""
         incarnation, name, number = key
         reader = self.readers.get(incarnation, {}).get(name)
         held = None if reader is None else reader.claims.get(number)
@@ -259,7 +259,7 @@ class Claims:
         return readers[name]
 
     def find(self, name: str, reader_name: str, incarnation: int | None) -> ClaimReader:
-        """Return a reader of an entity, the very one that is meant if its incarnation is given."""
+        """Return a reader of an entity; reject an incarnation that differs from the entity's."""
         entity = self.broker.find(name)
         entity.outlet_settings()
         check_text("reader", reader_name, ID_LENGTH_MAX, 1)
@@ -272,7 +272,7 @@ class Claims:
         return ClaimReader(entity, reader_name) if reader is None else reader
 
     def open(self, name: str, reader_name: str, number: int, incarnation: int | None) -> HeldClaim:
-        """Return a claim that is there and has not been committed or given back."""
+        """Return an existing claim that has not been committed or released."""
         check_whole("number", number, 1)
         held = self.find(name, reader_name, incarnation).claims.get(number)
         if held is None:
@@ -287,17 +287,17 @@ class Claims:
         return held
 
     def check_open(self, held: HeldClaim) -> None:
-        """Refuse a claim of which something else has been decided."""
+        """Reject a claim that is being committed or released."""
         if held.stage != OPEN or not self.is_living(held.entity):
             raise ClaimNotFound(f"claim {held.number} is already {held.stage}")
 
     def check_decidable(self) -> None:
-        """Refuse where nothing can be decided."""
+        """Reject the call if the namespace's own store is down."""
         if not self.broker.namespace.online:
             raise PartitionOffline("the namespace's store is down: try again when it is available")
 
     def is_living(self, entity: Entity) -> bool:
-        """Tell whether an entity has not been deleted."""
+        """Return whether an entity has not been deleted."""
         return self.broker.namespace.entities.get(entity.name) is entity
 
     def use(self, entity: Entity, seat: Seat, command: Command[T]) -> T:

@@ -123,7 +123,7 @@ def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
     """Refuse forwarding to what is not there, to itself, and in a circle (B6)."""
     if isinstance(wanted, TopicSettings):
         return
-    # What comes to a subscription comes through its topic.
+    # Messages reach a subscription through its topic.
     home = name.split(f"/{SUBSCRIPTIONS}/")[0]
     for target in (wanted.forward_to, wanted.forward_dead_letters_to):
         if target is None:

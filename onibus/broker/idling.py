@@ -1,4 +1,4 @@
-"""Idling: entities that nobody uses are deleted, where their owner says so (B7)."""
+"""Idling: entities with an auto-delete setting are deleted when no client uses them (B7)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def watch_idle(broker: Broker, entity: Entity) -> None:
-    """Come back when the entity may have been idle for as long as its owner allows."""
+    """Set the timer for when the entity may have been idle for as long as its owner allows."""
     idle_ms = entity.settings.auto_delete_on_idle_ms
     key = ("idle", entity.incarnation)
     if idle_ms is None:
@@ -26,7 +26,7 @@ def watch_idle(broker: Broker, entity: Entity) -> None:
 
 
 def delete_if_idle(broker: Broker, incarnation: int) -> None:
-    """Delete an entity that nobody has used; look again later at one that somebody has."""
+    """Delete an entity that no client has used; otherwise check again later."""
     for entity in broker.namespace.entities.values():
         if entity.incarnation == incarnation:
             break

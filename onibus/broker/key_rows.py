@@ -1,7 +1,7 @@
 """Shared access keys in the namespace's own store: rows of `meta`, whose content is not read here.
 
-Whoever checks keys writes and reads the content, and is told when keys have come, changed or gone.
-Keys of an entity go with it: an entity that is recreated under its name has none of them. One more
+The keyring writes and reads the content, and is notified when keys are added, changed or deleted.
+Keys of an entity are deleted with it: an entity recreated under its name has none of them. One more
 row says that an operator has changed a key: it stays when the key is deleted.
 """
 
@@ -31,7 +31,7 @@ class KeyRows:
         self.changed: Callable[[], None] = lambda: None
 
     def open(self, store: Store) -> None:
-        """Read what is kept, also after the store failed and nobody knew what is kept."""
+        """Read the stored keys, even after a failed store left their state unknown."""
         found = {row: value for row, value in store.scan(META) if isinstance(row, str)}
         self.rows = {
             _name(row): value

@@ -1,4 +1,4 @@
-"""A named reader: how far somebody has come in every partition of an entity's log (R2).
+"""A named reader: its position in every partition of an entity's log (R2).
 
 Its row, in the table `readers` of the namespace's own store, has the JSON of ReaderRow as its
 content. Positions are the next ordinals, or numbers of outcomes, to be read.
@@ -43,10 +43,10 @@ class NamedReader:
     def __init__(self, name: str, row: ReaderRow, used: int, durable: bool) -> None:
         self.name = name
         self.log = row.log
-        #: what is durable, and what has been asked for since
+        #: the durable positions, and those requested since
         self.positions = list(row.positions)
         self.asked = list(row.positions)
-        #: wall time at which it was made, and last moved
+        #: wall time at which it was created, and last moved
         self.created = row.created
         self.moved = row.moved
         self.idle_ms = row.idle_ms
@@ -61,7 +61,7 @@ class NamedReader:
         self.leaving = False
 
     def row(self) -> ReaderRow:
-        """Return what is to be stored."""
+        """Return the row to store."""
         return ReaderRow(
             log=self.log,
             positions=self.asked,

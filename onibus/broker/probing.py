@@ -33,7 +33,7 @@ FRESH_MS = 200
 
 
 class Probe:
-    """What is known of one store's disk."""
+    """The state of one store's disk."""
 
     def __init__(self, broker: Broker, owner: Shard | Namespace, every_ms: int) -> None:
         self._broker = broker
@@ -145,7 +145,7 @@ class Probing:
             self._probes[name].proven()
 
     def rang(self, name: str) -> None:
-        """See to a store whose time has come."""
+        """Probe a store whose timer is due."""
         self._probes[name].rang()
 
     def before(self, act: Callable[[], None], reply: Any) -> None:

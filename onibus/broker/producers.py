@@ -158,7 +158,7 @@ class Producers:
             )
 
     def _check_follows(self, entity: Entity, producer: str, batch: int, checkpoint: str) -> None:
-        """Refuse a batch that does not go on where its checkpoint has come to."""
+        """Reject a batch that does not continue from its checkpoint."""
         last = self._last.get((entity.incarnation, producer))
         if last is None:
             if batch > 0:
@@ -258,7 +258,7 @@ class Producers:
         )
 
     def forget_one(self, name: str, producer: str, reply: Reply) -> None:
-        """Forget how far a producer has come and what it has staged; answer if it was known."""
+        """Delete a producer's progress and staged rows; reply whether it was known."""
         entity = self._broker.find(name)
         key = (entity.incarnation, producer)
         if key in self._publishing:

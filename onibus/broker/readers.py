@@ -1,8 +1,8 @@
-"""Named readers: made, moved, listed and removed (R2, R8).
+"""Named readers: created, moved, listed and deleted (R2, R8).
 
-What a reader has not passed is kept for it. So it holds the floor of every partition down from the
-moment it is being made, before anybody is told that it is there; and a floor rises only after the
-position that lets it has become durable.
+The broker keeps the rows that a reader has not passed. So the reader limits the floor of every
+partition from the start of its creation, before the client gets a response. A floor rises only
+after the new position is durable.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _ends(entity: Entity, log: str, partition: Partition) -> tuple[int, int]:
 
 
 def _position(entity: Entity, log: str, seat: Seat, number: object) -> int:
-    """Return a position that somebody gives as a number."""
+    """Return the position of a number that a client gives."""
     partition = seat.online()
     if log == MESSAGES:
         return ordinal_of(partition, number)
@@ -160,7 +160,7 @@ def _when_durable(
     then: Callable[[], None],
     given_up: Callable[[BaseException], None],
 ) -> None:
-    """Go on when everything that an entity's partitions wrote so far is durable."""
+    """Call `then` when everything that an entity's partitions wrote so far is durable."""
     stores = list(dict.fromkeys(seat.store for seat in entity.seats))
     left = len(stores)
     failed = False
@@ -192,7 +192,7 @@ def move(
     reply: Reply,
     token: str | None = None,
 ) -> None:
-    """A reader has come up to these numbers; answered when that is durable."""
+    """Move a reader up to these numbers; reply when that is durable."""
     if type(incarnation) is not int:
         raise InvalidArgument("pass the incarnation that the positions belong to")
     entity = find_incarnation(broker, entity_name, incarnation)
@@ -301,7 +301,7 @@ def report(
 
 
 def delete(broker: Broker, entity_name: str, name: str, reply: Reply) -> None:
-    """Remove a reader; what was kept for it alone may go once that is durable."""
+    """Delete a reader; rows kept for it alone may be deleted once that is durable."""
     entity = broker.find(entity_name)
     _delete(broker, entity, find_reader(entity, name), reply)
 
@@ -464,7 +464,7 @@ def positions_of(
 
 
 def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_bytes: int) -> int:
-    """Return the number up to which, without it, so many bytes of the log of messages reach."""
+    """Return the number before which rows from start on have at most `limit_bytes` bytes."""
     entity = broker.find(entity_name)
     check_log(entity, MESSAGES)
     check_whole("partition", index, 0, len(entity.seats) - 1)
@@ -518,7 +518,7 @@ def watch_idle(broker: Broker, entity: Entity, reader: NamedReader) -> None:
 
 
 def remove_if_idle(broker: Broker, subject: tuple[int, str]) -> None:
-    """Remove a reader that nobody has used; look again later at one that somebody has."""
+    """Delete a reader that no client has used; otherwise check again later."""
     incarnation, name = subject
     entity = _by_incarnation(broker).get(incarnation)
     reader = None if entity is None else entity.readers.get(name)
@@ -527,7 +527,7 @@ def remove_if_idle(broker: Broker, subject: tuple[int, str]) -> None:
     if reader.used + reader.idle_ms > broker.clock.now():
         watch_idle(broker, entity, reader)
         return
-    # Where the namespace's own store is down it is looked at again when that is open.
+    # If the namespace's own store is down, the reader is checked again when it is open.
     with contextlib.suppress(OnibusError):
         _delete(broker, entity, reader, Outcome())
 

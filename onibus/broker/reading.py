@@ -1,8 +1,8 @@
-"""Reading the log and the outcomes, slice by slice, beside the commits (R3, R4).
+"""Reading the log and the outcomes, slice by slice, parallel to the commits (R3, R4).
 
-Where rows are is planned on the thread that owns all state, which is cheap; they are read, verified
-and decoded on a thread of their own. A block that was dropped or rewritten meanwhile is planned for
-anew, so a reader sees every row once, or is told which are lost.
+The thread that owns all state plans where rows are, which is cheap; another thread reads, verifies
+and decodes them. A block that was dropped or rewritten in between is planned again, so a reader
+sees every row once, or gets an error that names the lost rows.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ T = TypeVar("T")
 _ENTRIES = OUTCOMES_TABLE.columns.index("entries")
 
 P = TypeVar("P", Piece, OutcomePlace)
-#: What was read of a piece.
+#: The content of a piece.
 F = TypeVar("F")
-#: Makes of what was read what the caller wants, on the reading thread.
+#: Converts the content to the caller's form, on the reading thread.
 Make = Callable[[list[F]], Any]
 
 
@@ -88,7 +88,7 @@ class Reading(Generic[P, F]):
             answer(reply, None)
             return
         try:
-            # By its name: an entity that was made again meanwhile is another one.
+            # Find it by name: an entity that was recreated in between is a different one.
             find_incarnation(self._broker, self._name, self._entity.incarnation)
             partition = self.seat.online()
             self._entity.last_used = self._broker.clock.now()
@@ -145,7 +145,7 @@ class Reading(Generic[P, F]):
         self.seat.store.read_beside(work, done)
 
     def _failure(self, partition: Partition, error: BaseException) -> BaseException:
-        """Return what the caller is told when rows could not be read."""
+        """Return the error for the caller when rows could not be read."""
         if self.seat.partition is partition and isinstance(error, Damaged):
             return self._broker.partition_failed(self.seat, error)
         if isinstance(error, (StoreFailed, Damaged)):
@@ -153,15 +153,15 @@ class Reading(Generic[P, F]):
         return error
 
     def _plan(self) -> list[P]:
-        """Return where the next rows are; nowhere, if no more are to be read."""
+        """Return the places of the next rows; an empty list at the end."""
         raise NotImplementedError
 
     def _has(self, partition: Partition, piece: P) -> bool:
-        """Tell whether a piece should still be where it was."""
+        """Return whether a piece should still be where it was."""
         raise NotImplementedError
 
     def _fetch(self, store: Store, piece: P) -> F | None:
-        """Read a piece, on another thread; None where it has gone."""
+        """Read a piece, on another thread; return None if it was dropped."""
         raise NotImplementedError
 
     def _passed(self, pieces: list[P]) -> None:
@@ -258,7 +258,7 @@ class OutcomeReading(Reading[OutcomePlace, tuple[OutcomePlace, bytes]]):
 
 
 def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Entity:
-    """Return an entity; of another incarnation, refuse: it was deleted and made again (R8)."""
+    """Return an entity; reject another incarnation: it was deleted and recreated (R8)."""
     entity = broker.find(name)
     if incarnation is None:
         return entity

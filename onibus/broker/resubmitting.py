@@ -1,9 +1,9 @@
-"""Resubmitting: dead letters go back to where they came from, or elsewhere (X6).
+"""Resubmission of dead-lettered messages, to their own entity or another one (X6).
 
-Active messages that no receiver holds are moved to another entity in the same way.
+Active messages without a lock are moved to another entity in the same way.
 
-Each slice is one work: a dead letter is either still there or sent again, never both or neither.
-Where its MessageId is still remembered it gets a new one.
+Each slice is one multi-partition operation: it removes a dead-lettered message and sends it again
+atomically. A message whose MessageId is still recorded gets a new one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Resubmission:
         self._planned: tuple[Move, Parts] | None = None
 
     def by_numbers(self, numbers: Sequence[int]) -> None:
-        """Send these dead letters again: all of them, or none."""
+        """Resubmit these dead-lettered messages atomically."""
         if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= NUMBERS_MAX:
             raise InvalidArgument(f"pass a list of 1 to {NUMBERS_MAX} sequence numbers")
         now = self._broker.clock.now()
@@ -92,7 +92,7 @@ class Resubmission:
     def by_filter(self, wanted: Filter) -> None:
         """Send all dead letters that a filter means again, slice by slice."""
         check_filter(wanted, dead=self._state is State.DEAD_LETTERED)
-        # What is dead-lettered again meanwhile is not sent again by the same call.
+        # One call does not resubmit a message twice if it is dead-lettered again.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
         self._next_slice(list(self._source.seats), 0, wanted)
 

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from onibus.broker.entity import Entity
     from onibus.shard.seat import Seat
 
-#: A slice is staged as one piece: about so many bytes, or one message that is larger.
+#: A slice is staged as one piece: about this many bytes, or one message that is larger.
 SLICE_BYTES = 4 << 20
 
 
 class Transferred(msgspec.Struct, frozen=True):
-    """What became of a slice."""
+    """The outcome of a slice."""
 
     moved: int
-    #: a message that nobody knows a destination for, or that it does not take: why
+    #: why a message has no destination, or why its destination rejected it
     refused: str | None = None
 
 
@@ -45,8 +45,8 @@ def transfer(
 ) -> None:
     """Move the first waiting messages that share a destination, at most `limit`, changed.
 
-    A slice has at most SLICE_BYTES, or one message that is larger.
-    Only messages with ordinals below those of their partitions in `below` are meant.
+    A slice has at most SLICE_BYTES, or one message that is larger. Only messages with ordinals
+    below those of their partitions in `below` are moved.
     """
     now = broker.clock.now()
     for seat in source.seats:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from onibus.shard.seat import Seat
 
 Parts = dict["Seat", Part]
-#: What was sent to each partition, in the order of its part.
+#: The results of each partition, in the order of its part.
 Results = dict["Seat", Any]
 
 
 class WorkRow(msgspec.Struct, array_like=True):
-    """A work that was decided, or staged for somebody who will publish it (R6)."""
+    """A multi-partition operation that was decided, or staged for a later publish (R6)."""
 
     decided: bool
     #: ids of the partitions that have parts of it
     partitions: list[int]
-    #: what the one who staged it keeps with it
+    #: the note of the caller that staged it
     note: Any = None
-    #: works that were decided together are published in this order, also after a crash
+    #: works decided together are published in this order, even after a crash
     order: int = 0
 
 
@@ -59,16 +59,16 @@ class Work:
 
     def __init__(self, work: int, parts: dict[int, Part | None], note: Any, reply: Reply) -> None:
         self.id = work
-        #: what comes first is published first
+        #: the publishing order: lower first
         self.order = work
-        #: by the ids of their partitions; None where only the store knows the part
+        #: by the ids of their partitions; None if only the store knows the part
         self.parts = parts
         self.note = note
         self.reply = reply
         self.decided = False
-        #: it is being decided whether it happens: nobody else may
+        #: a decision is in progress: no other may begin
         self.deciding = False
-        #: partitions that have not done yet what is being done
+        #: partitions that have not finished the current step
         self.waiting = dict.fromkeys(parts)
         #: bytes of its parts that are in memory until it is published
         self.kept = 0

@@ -1,19 +1,20 @@
-"""Works: changes of several partitions that happen whole or not at all.
+"""Works: multi-partition operations, which are atomic.
 
-Where all partitions are in one store a work is one commit. Otherwise:
+If one store has all partitions, a work is one store commit. Otherwise:
 
-    stage     each store keeps its parts, invisible and without numbers (table `staged`)
+    stage     each store keeps its parts, invisible and unnumbered (table `staged`)
     decide    one row of the namespace's store (table `works`) says that it will happen
-    publish   each store carries its parts out, and forgets them in the same commit
+    publish   each store carries its parts out, and deletes them in the same store commit
 
-A crash before the decision leaves parts that nobody knows: they are forgotten when their store is
-opened, and what they pinned goes back. After it they are carried out then. A store that fails after
-the decision does its parts when it is up again; whoever asked is told that the outcome is unknown.
+A crash before the decision leaves undecided parts: the broker deletes them when it opens their
+store, and releases the messages that they held. After a decision it carries them out then. A store
+that fails after the decision does its parts when it is open again; the pending call fails with
+`Unknown`.
 
 The content of a `works` row is the MessagePack of `WorkRow`. A row that says `decided` stays until
-every partition has done its part. Ids of works rise; after a crash one may be given again that only
-parts in a store that is down have: the row says which partitions it is about, so they are told
-apart.
+every partition has done its part. Ids of works rise. After a crash the broker may reuse an id that
+only parts in an offline store have: the row lists the partitions of its work, which distinguishes
+them.
 """
 
 from __future__ import annotations
@@ -49,10 +50,10 @@ if TYPE_CHECKING:
     from onibus.shard.shard import Shard
     from onibus.store.interface import Store
 
-#: Parts that wait to be published are kept in memory up to so many bytes, all works together; what
-#: is more is read back from its store.
+#: Parts that wait to be published are kept in memory up to this many bytes, for all works together;
+#: other parts are read back from their stores.
 KEPT_BYTES_MAX = 128 << 20
-#: Rows that are published before others have their turn.
+#: Rows that are published before other commands get their turn.
 SLICE_ROWS = 5_000
 
 
@@ -241,7 +242,7 @@ class Works:
             work.parts = dict.fromkeys(work.parts)
 
     def _take_out(self, work_id: int) -> Work | None:
-        """Return a work that is known no more."""
+        """Remove a work and return it."""
         work = self._works.pop(work_id, None)
         if work is not None:
             self._kept -= work.kept
@@ -449,7 +450,7 @@ class Works:
         answer(work.reply, work.results)
         batch = WriteBatch()
         batch.delete(WORKS, (work.id,))
-        # If this is lost, the next opening finds that nobody has a part of it left.
+        # If this is lost, the next opening finds no partition with a part of it.
         with contextlib.suppress(Refused):
             self._broker.namespace.commit(batch, Outcome())
 
@@ -467,14 +468,14 @@ class Works:
                     forget_part(work.id, seat_id, [0], blocks, out)
                     loop.write(out)
             if work.note is not None and not (work.decided or work.deciding):
-                # Somebody's who wanted to publish it there.
+                # It was staged to be published to that entity.
                 self._take_out(work.id)
                 fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
 
     # Stores that are opened
 
     def store_opened(self, store: Shard, staged: dict[int, dict[int, list[int]]]) -> None:
-        """Go on with what a store had staged: partition → work → pieces."""
+        """Continue the parts that a store had staged: partition → work → pieces."""
         for seat in list(store.seats.values()):
             parts = staged.get(seat.id, {})
             for work_id in sorted(parts, key=self._order):
@@ -495,7 +496,7 @@ class Works:
         store: Shard,
         staged: dict[int, dict[int, list[int]]],
     ) -> bool:
-        """Tell whether a partition, of the store that was opened or gone, has no part left."""
+        """Return whether a partition, deleted or of the opened store, has no part left."""
         if seat is None:
             return True
         return seat.store is store and work.id not in staged.get(seat.id, {})

@@ -44,7 +44,7 @@ class StagingCalls(Caller):
         """Resubmit dead-lettered messages, to their own entity or another one.
 
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
-        still recorded gets a new one. With a `limit`, the call ends once so many messages were
+        still recorded gets a new one. With a `limit`, the call ends once that many messages were
         resubmitted or rejected.
         """
         if limit is not None:

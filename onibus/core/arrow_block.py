@@ -2,8 +2,8 @@
 
 The body of an Arrow block (encoding 1, core/block.py) is an Arrow IPC stream, uncompressed, of one
 record batch with the block's rows and these columns, all of them and in this order. They are the
-fields of Message (core/message.py) but the two that only AMQP clients can read, and the one that
-only the bus may write, and the columns of every table of messages that goes in or out:
+fields of Message (core/message.py), except the two that only AMQP clients read and the one that
+only the bus writes. Every table of messages that a client sends or reads has these columns:
 
     message_id                 string
     session_id                 string
@@ -19,13 +19,12 @@ only the bus may write, and the columns of every table of messages that goes in 
     format                     string, not null
     enqueued_sequence_number   int64
     hop_count                  int64, not null
-    properties                 binary: a MessagePack map with texts as its keys; null for none
+    properties                 binary: a MessagePack map with string keys; null for none
     body                       binary, not null
 
-Null means that the sender did not set the field. `conform` also takes batches that lack
-columns, have them in another order, or in another type of the same kind (large_string, int32,
-dictionaries …). It works on whole columns, so it does not look into `properties`: whoever admits a
-batch does.
+Null means that the sender did not set the field. `conform` also takes batches that lack columns,
+have them in another order, or in another type of the same kind (large_string, int32, dictionaries
+…). It works on whole columns and leaves `properties` unread: path/admit_arrow.py checks them.
 
 A block as a record batch, whatever its encoding, has four more columns before these:
 
@@ -134,7 +133,7 @@ def encode_stream(batch: pa.RecordBatch, before: int = 0) -> memoryview:
 
 
 def checksum(body: bytes | memoryview) -> int:
-    """Return what tells whether a body is as it was written: the low half of its XXH3."""
+    """Return the checksum that a body is verified with: the low half of its XXH3."""
     return xxh3_64_intdigest(body) & 0xFFFFFFFF
 
 

@@ -72,7 +72,7 @@ SCHEDULED = 1
 COPY = 2
 ACTIVATED = 3
 
-#: What MessagePack that is none raises; texts that are no UTF-8 and deep nesting have their own.
+#: Errors of invalid MessagePack, of strings that are not UTF-8, and of deep nesting.
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 HEADER = struct.Struct("<2sBBIII")
@@ -93,7 +93,7 @@ INDEX = np.dtype(
         ("kind", "<u4"),
     ]
 )
-#: From so many rows on an index is made by columns: numpy's calls cost more than fewer of them.
+#: An index of this many rows is built by columns. For fewer, numpy's calls cost more.
 _COLUMNS_MIN = 32
 
 
@@ -218,7 +218,7 @@ def _assemble(index: bytes, rows: Sequence[bytes]) -> bytes:
 class Block:
     """A block that was read back; its header and index have been verified.
 
-    What is `sound` has been in memory since it was made here: its checksums tell nothing new.
+    A `sound` block has been in memory since this process built it: its checksums need no check.
     """
 
     __slots__ = (

@@ -1,7 +1,7 @@
 """Checks of what callers hand in: types and sizes, before anything is changed.
 
-What is let through here can be stored and read back: a text that no disk can take, or a value that
-comes back as another type, would otherwise be noticed when it is too late to refuse it.
+A value that passes can be stored and read back. Without these checks, a string that is not valid
+Unicode or a value that returns as another type would fail only after it was accepted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onibus.core.errors import InvalidArgument
 
 
 def check_text(name: str, value: object, longest: int, shortest: int = 0) -> None:
-    """Refuse what is not a text of that length that can be written as UTF-8."""
+    """Reject a value that is not a string of that length, or not valid Unicode."""
     if not isinstance(value, str) or not shortest <= len(value) <= longest:
         raise InvalidArgument(f"{name} must be a string of {shortest} to {longest} characters")
     try:

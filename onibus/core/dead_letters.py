@@ -1,4 +1,4 @@
-"""Dead letters that can be received, and which of them may still go on to another entity (B6)."""
+"""Dead-lettered messages that can be received, and those still to be forwarded (B6)."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from onibus.core.runs import Runs, as_runs
 
 
 class DeadLetters(Runs):
-    """A set of ordinals; whoever forwards need not look at those that are kept.
+    """The ordinals of dead-lettered messages; forwarding skips those that it could not move.
 
-    Which are kept is not stored: after a restart all are tried once more.
+    The skipped ones are not stored: after a restart forwarding tries all of them once more.
     """
 
     __slots__ = ("_kept", "_onward")
 
     def __init__(self) -> None:
         super().__init__()
-        #: those that stay, also while somebody holds them
+        #: those that forwarding skips, even while they are locked
         self._kept: set[int] = set()
-        #: where some are kept: all others
+        #: all others, if forwarding skips some
         self._onward: Runs | None = None
 
     @property
     def onward(self) -> Runs:
-        """Those that may go on."""
+        """Return those that may be forwarded."""
         return self if self._onward is None else self._onward
 
     def keep(self, ordinals: list[int]) -> None:
-        """These are not taken where they should go: they stay."""
+        """Skip these from now on: the target entity rejected them."""
         if self._onward is None:
             self._onward = Runs()
             self._onward.extend(list(self.runs()))
@@ -35,12 +35,12 @@ class DeadLetters(Runs):
         self._kept.update(ordinals)
 
     def keep_none(self) -> None:
-        """Where they should go has changed: all may be taken."""
+        """Try all of them again: the target entity has changed."""
         self._kept.clear()
         self._onward = None
 
     def forget(self, ordinal: int) -> None:
-        """This one is no dead letter any more."""
+        """Drop a message that has left the dead-letter queue."""
         self._kept.discard(ordinal)
 
     def add(self, first: int, last: int) -> tuple[int, int, int]:

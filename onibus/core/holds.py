@@ -22,7 +22,7 @@ _SEED = struct.Struct(">QQQQ")
 
 
 class Hold:
-    """Messages given out together; each can be renewed and settled by itself."""
+    """Messages delivered together; each is renewed and settled separately."""
 
     __slots__ = (
         "attempt", "check", "duration", "epoch", "fair", "groups", "ordinals", "owner", "session",
@@ -40,10 +40,10 @@ class Hold:
     ) -> None:
         self.epoch = epoch
         self.check = check
-        #: until when they were given out; NEVER where their session's lock, or an owner, holds them
+        #: when their lock expires; NEVER if their session's lock, or an owner, holds them
         self.until = until
         self.duration = duration
-        #: the session that all of them are of, on entities with sessions
+        #: their session, on entities with sessions
         self.session = session
         #: the group of each, where a receive from a FIFO queue took them from several
         self.groups: dict[int, Session] = {}
@@ -51,7 +51,7 @@ class Hold:
         self.fair: dict[int, str] | None = None
         #: what it still holds, each until when
         self.ordinals: dict[int, int] = {}
-        #: the ReceiveRequestAttemptId under which it was given out (F9)
+        #: the ReceiveRequestAttemptId of the receive that delivered them (F9)
         self.attempt: str | None = None
         #: a claim or a staged change that holds them instead of a receiver; empty if none does
         self.owner = owner
@@ -69,12 +69,12 @@ class Hold:
 
     @property
     def carried(self) -> bool:
-        """Tell whether the lock of a session holds them."""
+        """Return whether a session lock holds them."""
         return self.until == NEVER and not self.owner
 
 
 class Attempt:
-    """A FIFO receive that can be asked for again (F9)."""
+    """A FIFO receive that a client can repeat (F9)."""
 
     __slots__ = ("epochs", "until")
 

@@ -30,7 +30,7 @@ class Generation:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        #: Where an identity stands in the columns below; the last place, if it is there twice.
+        #: The place of an identity in the columns below; the last one, if it has two.
         self.places: dict[bytes, int] = {}
         self.hashes: list[bytes] = []
         self.ordinals = array(ORDINAL_CODE)

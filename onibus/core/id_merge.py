@@ -1,9 +1,9 @@
-"""Merging runs of remembered ids into one, in slices that follow the order of their entries.
+"""Merges runs of recorded ids into one, in slices that follow the order of their entries.
 
 A slice reads the next chunk of each run where it needs one, takes the entries up to the highest
-`high` for which all runs have been read, and appends them to the new run. The old runs answer
-until the new one is complete. A crash in between leaves chunks that belong to no run; recovery
-deletes them and the merge starts anew.
+`high` for which all runs have been read, and appends them to the new run. The old runs answer until
+the new one is complete. A crash in between leaves chunks that belong to no run; recovery deletes
+them and the merge starts again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENTRIES_A_SOURCE = 1_000
 
 
 class _Source:
-    """One of the runs being merged, read as far as the merge has come."""
+    """One of the runs being merged, and how much of it was read."""
 
     __slots__ = ("entries", "next_chunk", "run")
 

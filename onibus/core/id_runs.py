@@ -70,7 +70,7 @@ class Sizes:
 
     #: A young generation of that many ids is sealed: 2 MB of memory, about 4 ms of work in slices.
     seal_at: int = 16_384
-    #: So many runs of a tier are merged to one of the next.
+    #: This many runs of a tier are merged into one run of the next.
     runs_merged: int = 8
     #: Runs of this tier (8 million ids) are not merged further, only dropped.
     tier_max: int = 3
@@ -266,7 +266,7 @@ class Unsettled:
         return self._mark
 
     def settled(self, mark: int) -> None:
-        """Let go of the chunks up to that mark: they are committed."""
+        """Release the chunks up to that mark: they are committed."""
         while self._marks and self._marks[0][0] <= mark:
             for chunk in self._marks.popleft()[1]:
                 del self._chunks[chunk]
@@ -277,7 +277,7 @@ class Unsettled:
 
 
 class RunWriter:
-    """Writes one run in order of its entries, a few at a time; nobody sees it until it is done."""
+    """Writes one run in order of its entries, a few at a time; hidden until it is complete."""
 
     def __init__(
         self, partition: int, pages: IdPages, sizes: Sizes, tier: int, count_max: int,
@@ -312,7 +312,7 @@ class RunWriter:
         yield from self._segments
 
     def append(self, entries: Columns, out: WriteBatch) -> None:
-        """Add sorted entries whose `high` all lie above those added before."""
+        """Add sorted entries whose `high` all exceed those added before."""
         added = entries.shape[1]
         if not added:
             return
@@ -350,7 +350,7 @@ class RunWriter:
         self._words_complete = len(self._words)
 
     def write_filter(self, segments: int, out: WriteBatch) -> bool:
-        """Write at most so many complete segments of the filter; True when none is waiting."""
+        """Write up to `segments` complete segments of the filter; return True when none is left."""
         size = self._sizes.segment_words
         while True:
             start = self._words_written

@@ -27,7 +27,7 @@ _STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Which messages are meant; what is left out does not restrict (X5)."""
+    """The messages that an operation selects; a field left out does not restrict it (X5)."""
 
     #: active, deferred, scheduled or dead-lettered; None: all that the queue shows
     state: str | None = None
@@ -55,7 +55,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None if self.sql is None else compile_filter(self.sql, self.sql_parameters)
 
     def matches(self, message: ReceivedMessage) -> bool:
-        """Tell whether a message is meant, as far as its own fields go."""
+        """Return whether the message's own fields match."""
         stamp = message.enqueued_time_ms
         return (
             (self.session_id is None or message.session_id == self.session_id)
@@ -84,7 +84,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return not isinstance(value, str) and as_json == self.body_equals
 
     def _selects(self, message: ReceivedMessage) -> bool:
-        """Tell whether the SQL filter is true; where it cannot be evaluated it is not."""
+        """Return whether the SQL filter is true; a filter that cannot be evaluated is not."""
         assert self.condition is not None
         try:
             return self.condition(subject_of(message)) is True

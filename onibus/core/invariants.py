@@ -1,7 +1,7 @@
-"""What holds of a partition between any two commands, as numbered statements.
+"""The invariants of a partition between any two commands, as numbered statements.
 
-The simulator checks them as it goes; a tool may do so on any partition. They read every block, so
-they are no part of serving. `violations` returns the statements that do not hold.
+The simulator checks them as it goes; a tool may do so on any partition. They read every block, so a
+server does not run them. `violations` returns the statements that do not hold.
 
 1. Every live ordinal is in one place: ready, in its session, or marked and not simply active.
 2. The count of each state is the number of marks in it.
@@ -11,12 +11,12 @@ they are no part of serving. `violations` returns the statements that do not hol
 6. Blocks rise and do not overlap; their rows that are not gone are exactly the live ordinals.
 7. Blocks know how many of their rows are live, and in a topic for how many subscriptions; the log
    knows the sum of their bytes.
-8. The dead-letter queue lists exactly the marks of dead states, as ready those nobody holds.
+8. The dead-letter queue lists exactly the marks of dead states, as ready those without a lock.
 9. Whatever has a time has a timer: holds, session locks, attempts, due messages.
-10. A block is looked at no later than its first row that can expire.
-11. A free session that could be given out is offered.
+10. A block's timer fires no later than the expiry of its first row that can expire.
+11. A free session with a message to deliver is offered.
 12. From `complete_from` on no ordinal is without its row.
-13. What is set aside lists exactly the marks of deferred and scheduled messages.
+13. `aside` lists exactly the marks of deferred and scheduled messages.
 """
 
 from __future__ import annotations

@@ -37,20 +37,20 @@ class State(IntEnum):
 class Input(IntEnum):
     """What can happen to a message."""
 
-    LOCK = 0  #: a receiver takes it, for a time
-    TAKE = 1  #: a receiver takes it for good (receive and delete)
+    LOCK = 0  #: a receiver locks it
+    TAKE = 1  #: a receiver receives and deletes it
     COMPLETE = 2
-    ABANDON = 3  #: given back by its holder, or its lock ran out
-    RELEASE = 4  #: given back without counting a delivery (its session was closed)
-    DELAY = 5  #: given back by its holder, for later
+    ABANDON = 3  #: its receiver abandons it, or its lock expires
+    RELEASE = 4  #: released without counting a delivery (its session was closed)
+    DELAY = 5  #: its receiver abandons it with a delay
     DEFER = 6
     DEAD_LETTER = 7
-    DUE = 8  #: its delay has passed, or it is given back from deferral
+    DUE = 8  #: its delay has passed, or it is reactivated after deferral
     EXPIRE = 9
-    ACTIVATE = 10  #: its scheduled time has come: it goes on under a new number
+    ACTIVATE = 10  #: its scheduled time is due: it is enqueued under a new sequence number
     CANCEL = 11
     PURGE = 12
-    MOVE = 13  #: it goes on to another entity, or back to its own: forwarded or resubmitted
+    MOVE = 13  #: it is forwarded to another entity, or resubmitted
 
     __hash__ = int.__hash__
 
@@ -101,7 +101,7 @@ for state in _LIVES[0]:
 for state in (State.ACTIVE, State.DELAYED, State.DEFERRED):
     LIFECYCLE[state, Input.EXPIRE] = State.GONE
 
-#: What is left of a state when its lock is taken away; this is what `marks` rows hold.
+#: The state that remains when the lock is released; `marks` rows hold this one.
 UNLOCKED: dict[State, State] = {state: state for state in State} | {
     State.LOCKED: State.ACTIVE,
     State.DEFERRED_LOCKED: State.DEFERRED,
@@ -120,7 +120,7 @@ TIMED = frozenset(
         State.DEAD_LETTERED_DEFERRED,
     }
 )
-#: Messages that wait to be asked for, or for their time.
+#: Messages that wait for a receiver to request them, or for their time.
 ASIDE = frozenset({State.DEFERRED, State.DEFERRED_LOCKED, State.SCHEDULED})
 
 

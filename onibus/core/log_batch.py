@@ -7,10 +7,10 @@ Rows of the log have the columns of messages (core/arrow_block.py), and before t
     enqueued_time_ms           int64, not null: milliseconds since 1970
     expires_at_ms              int64: the enqueued time plus the time to live; null for never
     kind                       string, not null: "message"; "scheduled", the marker of a message
-                               that becomes a row of its own at its time; or "copy", a further
+                               that becomes a separate row at its time; or "copy", a further
                                copy that a rule's action made for one subscription
 
-They never change: what becomes of a message later is not in them but in the outcomes (R3, R4):
+They never change. The outcomes record what happens to a message later (R3, R4):
 
     number                     int64, not null: the outcome's own number, from 1 without gaps
     sequence_number            int64, not null: of the message
@@ -143,7 +143,7 @@ class BatchMaker:
             return pa.array(np.ascontiguousarray(index["stamp"]))
         if name == "kind":
             kinds = np.ascontiguousarray(index["kind"])
-            # Mostly there are none but messages.
+            # Most blocks hold only messages.
             return _KINDS.take(pa.array(kinds)) if kinds.any() else pa.repeat(_KINDS[0], len(kinds))
         return shown_expiry(index)
 

@@ -1,4 +1,4 @@
-"""A mark: what is known of one message that is not simply waiting, or was delivered before."""
+"""A mark: the state of one message that is not simply active, or was delivered before."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from onibus.core.lifecycle import State
 
 
 class Mark(msgspec.Struct, eq=False, gc=False):
-    """What is known of a message.
+    """The state of a message and its deliveries.
 
-    Every receive makes them: as a struct one is made without a call of Python. None is part of a
-    cycle, since a hold knows the ordinals only.
+    Every receive makes them: a struct needs no Python call to be made. None is part of a cycle,
+    since a hold knows only ordinals.
     """
 
     state: State = State.ACTIVE
@@ -20,7 +20,7 @@ class Mark(msgspec.Struct, eq=False, gc=False):
     due: int = 0
     reason: str | None = None
     description: str | None = None
-    #: fields that lie over those of the message (core/message.py)
+    #: fields that replace those of the message (core/message.py)
     overlay: bytes | None = None
     hold: Hold | None = None
     stored: bool = False

@@ -3,16 +3,16 @@
 A row is the MessagePack array of the fields below, in this order; trailing fields may be missing
 and are then at their defaults, so fields are only ever added at the end. Property values are None,
 bool, int (64 bits), float, str, bytes or an aware datetime, and come back exactly as they went in.
-`format` says how `body` is to be read: "" plain bytes, "amqp" the body sections of an AMQP 1.0
-message that are not one section of data, "sqs" the body of an SQS message whose attributes are in
-`properties`.
+`format` says how to read `body`. "" is plain bytes. "amqp" is the body sections of an AMQP 1.0
+message, unless they are one data section. "sqs" is the body of an SQS message whose attributes are
+in `properties`.
 
-A message that came over AMQP has `as_sent` too: its other sections, byte for byte, for whoever
-receives it over AMQP. All that others can know of them stands in the fields as well; where those
-were changed since (a rule's action, a receiver, a new MessageId) `rewritten` says that they count.
+A message that came over AMQP also has `as_sent`: its other sections, byte for byte, for AMQP
+receivers. The fields repeat all that other receivers can read of them. If a rule's action, a
+receiver or a new MessageId has changed the fields since, `rewritten` says that the fields count.
 
-`dead_letter_of` is the bus's own word that a message came here as a dead letter of another entity:
-properties anybody can write who sends, but no protocol takes this field from a sender.
+`dead_letter_of` proves that the bus forwarded a dead-lettered message of another entity to this
+one. Any sender can write properties, but no protocol takes this field from a sender.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMATS = ("", "amqp", "sqs")
 
 
 class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
-    """What is sent. Times are milliseconds: durations, or since 1970 in UTC."""
+    """A message to send. Times are milliseconds: durations, or since 1970 in UTC."""
 
     body: bytes = b""
     message_id: str | None = None
@@ -56,9 +56,10 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     as_sent: bytes = b""
     #: fields were changed since: they count, not what `as_sent` says of them
     rewritten: bool = False
-    #: where it first became a dead letter that went on: the entity's incarnation, its number there
+    #: the incarnation of the entity that first dead-lettered and forwarded it, and its sequence
+    #: number there
     dead_letter_of: tuple[int, int] | None = None
-    #: how often it was delivered in the entities that it became a dead letter in
+    #: how often it was delivered in the entities that dead-lettered it
     received_before: int = 0
 
 
@@ -69,7 +70,7 @@ decode = msgspec.msgpack.Decoder(Message).decode
 
 
 class ReceivedMessage(msgspec.Struct, kw_only=True):
-    """A message as its receiver, or somebody who peeks, sees it."""
+    """A message as a receiver or a peek sees it."""
 
     message: Message
     sequence_number: int
@@ -81,7 +82,7 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     token: bytes | None = None
     locked_until_ms: int | None = None
     expires_at_ms: int | None = None
-    #: when it was received for the first time, under a lock of its own
+    #: when a receiver first locked it, other than under a session lock
     first_received_ms: int | None = None
     dead_letter_reason: str | None = None
     dead_letter_description: str | None = None
@@ -106,22 +107,22 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """What became of a message that was sent (X9)."""
+    """The outcome of one send (X9)."""
 
     sequence_number: int
-    #: the number of the message that this one repeats, when it was dropped as a duplicate
+    #: the sequence number of the message that this one repeats, if it was dropped as a duplicate
     duplicate_of: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SentBatch:
-    """What became of a batch that was sent in Arrow. The arrays have an entry for each row."""
+    """The outcome of a record batch that was sent. The arrays have an entry for each row."""
 
     #: rows that were stored
     accepted: int
     #: rows that were dropped as duplicates
     duplicates: int
-    #: int64, no nulls: its number, or that of the message that it repeats
+    #: int64, no nulls: its sequence number, or that of the message that it repeats
     sequence_number: pa.Array
     #: int64: the number of the message that a dropped row repeats; null where it was stored
     duplicate_of: pa.Array

@@ -1,16 +1,15 @@
-"""What became of each message of a subscription: a second log, numbered on its own (R4).
+"""The outcomes of a subscription's messages: a second log with its own numbers (R4).
 
-One row of the table `outcomes` has what one command, or time passing, brought about, at `time` (bus
-time): the outcomes with the numbers first … last. Numbers start at 1 and rise without gaps.
-`entries` is, little-endian,
+One row of the table `outcomes` has the outcomes first … last of one command or of time passing, at
+`time` (bus time). Numbers start at 1 and rise without gaps. `entries` is, little-endian,
 
     i64  the ordinal of each message
-    u8   what became of each (Fate)
+    u8   the outcome of each (Fate)
     then the MessagePack array of [reason, description] of those that were dead-lettered, in order
 
-Outcomes are kept where the entity has a retention or somebody reads them by name; elsewhere none
-are written, nor numbered. Rows go once they are older than the retention and no named reader wants
-them. The newest row is never deleted, only emptied (size 0), so that the numbers go on from it.
+Outcomes are kept if the entity has a retention or a named reader; otherwise none are written or
+numbered. Rows are deleted once they are older than the retention and no named reader needs them.
+The newest row is never deleted, only emptied (size 0), so that the numbers continue from it.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ class Fate(IntEnum):
     DEAD_LETTERED = 1
     EXPIRED = 2
     CANCELLED = 3
-    ACTIVATED = 4  #: its scheduled time came; it went on under a new number
-    FORWARDED = 5  #: it went on to another entity; a dead letter that was resubmitted, too
+    ACTIVATED = 4  #: its scheduled time was due; it was enqueued under a new sequence number
+    FORWARDED = 5  #: it was forwarded to another entity, or resubmitted
     PURGED = 6
 
 
@@ -83,7 +82,7 @@ class OutcomeLog:
         self.key = key
         #: whether outcomes are written at all
         self.kept = False
-        #: how far named readers have come, by their names
+        #: the position of each named reader
         self.readers: dict[str, int] = {}
         self.next_number = 1
         #: numbers below this are durable
@@ -157,7 +156,7 @@ class OutcomeLog:
     # Reading
 
     def places(self, start: int, end: int, limit: int) -> list[OutcomePlace]:
-        """Return the rows, at most so many, with outcomes from start on and below end."""
+        """Return up to `limit` rows with outcomes from start on and below end."""
         at = bisect_right(self._lasts, start - 1)
         found: list[OutcomePlace] = []
         while at < len(self._firsts) and self._firsts[at] < end and len(found) < limit:
@@ -175,7 +174,7 @@ class OutcomeLog:
     # Letting go
 
     def trim(self, settings: LogSettings, now: int, out: WriteBatch) -> bool:
-        """Delete a slice of what need not be kept any more; tell whether more is waiting."""
+        """Delete some of the rows that are no longer kept; return whether more are left."""
         needless = bisect_right(self._lasts, self._floor(settings, now) - 1)
         count = min(needless, TRIMMED_A_SLICE)
         if not count:

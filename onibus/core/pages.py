@@ -34,4 +34,4 @@ class Pages(IdPages, Protocol):
         """Return the content of a committed `staged` row; None if it is gone."""
 
     def read_mark(self, partition: int, subscription: int, ordinal: int) -> MarkRow:
-        """Return the committed row of a mark that was there when the store was opened."""
+        """Return the committed row of a mark that the store had when it was opened."""

@@ -2,8 +2,8 @@
 
 A store keeps rows in the tables below and knows nothing of their meaning. A row's first `key`
 columns are its key; `put` replaces the row of that key. Columns hold int, str, bytes or None.
-`partition` is an entity's incarnation * 65,536 + the partition's index, so rows of an entity that
-was deleted never mix with those of one that was made again under its name.
+`partition` is an entity's incarnation * 65,536 + the partition's index, so rows of a deleted entity
+never mix with those of an entity recreated under its name.
 
 Format version 4 (3 had no `entries` in `block_index`; 2 no `takeover` and no `state_set` in
 `sessions`; 1 no `repairs`, and no `stamp` in `outcomes`):

@@ -1,23 +1,24 @@
 """The exact memory of the message identities of one partition, in generations (D5, D7).
 
-The youngest generation is a dictionary; each commit adds what it recorded as one `recent_ids` row.
-When it is full it is sealed: sorted, written as a run of chunks (core/id_runs.py, which owns all
-formats), and forgotten in memory but for a filter of 20 bits an id. Eight runs of a tier are merged
-into one of the next (core/id_merge.py): 16 thousand ids, 131 thousand, one million, eight million.
-So ten million ids are 8 to 22 runs, and asking for an id that is not there mostly reads nothing.
+The youngest generation is a dictionary; each commit adds the ids it recorded as one `recent_ids`
+row. When it is full it is sealed: sorted, written as a run of chunks (core/id_runs.py, which owns
+all formats), and dropped from memory except for a filter of 20 bits per id. Eight runs of a tier
+are merged into one of the next (core/id_merge.py): 16 thousand ids, 131 thousand, one million,
+eight million. So ten million ids are 8 to 22 runs, and a lookup of an unknown id mostly reads
+nothing.
 
 Rules:
 1. `now` never goes back and ordinals rise, so of two entries of one identity the one recorded later
-   is the newer. `forget_before` never goes back either: what it has passed may be gone for good.
+   is the newer. `forget_before` never goes back either: entries before it may be deleted.
 2. Whether an entry counts is tested per entry against `forget_before` on every `find`; sealing,
    merging and dropping change what it costs, never what it answers.
-3. Nothing is written by `record`. What was recorded is sealed only after `write` has put it.
-4. All batches that are passed as `out` are committed in that order, each whole or not at all.
-   Chunks stay in memory until the owner says they are committed: `mark()` when it hands a batch to
-   the store, `settled(mark)` when that commit has returned.
-5. A run's row, and the going of what it replaces, are in one batch. Its chunks are written before
-   and those of old runs deleted after it, in slices: a crash leaves chunks of no run, which
-   `orphans` tells from the others.
+3. `record` writes nothing. Entries are sealed only after `write` has put them.
+4. All batches that are passed as `out` are committed in that order, each atomically. Chunks
+   stay in memory until the owner says they are committed: it calls `mark()` when it hands a batch
+   to the store, and `settled(mark)` when that commit has returned.
+5. A run's row, and the deletion of the rows that it replaces, are in one batch. Its chunks are
+   written before it, and those of old runs deleted after it, in slices. A crash leaves chunks of
+   no run, which `orphans` finds.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class RememberedIds:
         self._unsealed: Columns = NOTHING
         #: By the tier of the runs that are merged.
         self._merges: dict[int, Merge] = {}
-        #: Runs that are gone, and those of their chunks that are still to be deleted. They are let
-        #: go one by one: to free eight large filters at once takes too long.
+        #: Deleted runs, and their chunks that are not yet deleted. Runs are freed one by one: to
+        #: free eight large filters at once takes too long.
         self._condemned: deque[tuple[Run, Iterator[int]]] = deque()
         #: The runs by the size of their filter: those of one size share the place of a word.
         self._by_size: list[tuple[int, list[Run]]] = []

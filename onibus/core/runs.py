@@ -90,7 +90,7 @@ class Runs:
             del firsts[before], lasts[before - 1]
 
     def extend(self, runs: list[tuple[int, int]]) -> None:
-        """Add runs, in rising order and apart from each other, that lie behind all others."""
+        """Add runs, in rising order and apart from each other, that follow all others."""
         if runs:
             self.add(*runs[0])
             assert self.lasts[-1] == runs[0][1]
@@ -100,7 +100,7 @@ class Runs:
             self.count += sum([last - first + 1 for first, last in more])
 
     def remove(self, ordinal: int) -> bool:
-        """Take one ordinal out; tell whether it was in."""
+        """Remove one ordinal; return whether it was in."""
         firsts, lasts = self.firsts, self.lasts
         at = bisect_right(firsts, ordinal) - 1
         if at < 0 or ordinal > lasts[at]:
@@ -161,7 +161,7 @@ class Runs:
         return ordinal
 
     def runs(self, start: int = 0) -> Iterator[tuple[int, int]]:
-        """Yield the runs that reach `start` or lie above it."""
+        """Yield the runs that reach `start` or are above it."""
         at = max(bisect_right(self.firsts, start) - 1, 0)
         for position in range(at, len(self.firsts)):
             if self.lasts[position] >= start:

@@ -1,7 +1,7 @@
 """The sessions of a subscription: each a queue of ordinals, a lock and a state.
 
-After a restart most sessions are *cold*: three numpy arrays, until somebody asks for one. So a
-hundred thousand sessions cost nothing to recover and little to keep.
+After a restart most sessions are *cold*: three numpy arrays, until a client uses one. So a hundred
+thousand sessions cost nothing to recover and little to keep.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SessionLock:
         owner: str,
         takeover: bytes | None = None,
     ) -> None:
-        #: who says to hold it; for people, proves nothing
+        #: the name that its holder gives; for display only, it proves nothing
         self.owner = owner
         #: epochs of the holds that it carries
         self.holds: set[int] = set()
@@ -62,11 +62,11 @@ class Session:
 
     def __init__(self, session_id: str, ready: array[int] | None = None) -> None:
         self.id = session_id
-        #: what stands for it in the index of a block, once somebody has asked; else 0
+        #: its hash in the index of a block, once computed; else 0
         self.hash = 0
-        #: ordinals that can be given out, in order
+        #: ordinals that can be delivered, in order
         self.ready: array[int] = ready if ready is not None else array(ORDINAL_CODE)
-        #: abandoned with a delay: they keep their place and block what comes after (X4)
+        #: abandoned with a delay: they keep their place and block the messages after them (X4)
         self.waiting: list[int] = []
         #: received from a FIFO queue and not settled: they block what comes after them (F10)
         self.in_flight: list[int] = []
@@ -190,7 +190,7 @@ class Sessions:
         return session
 
     def forget_idle(self, session: Session) -> None:
-        """Drop a session of which nothing is left."""
+        """Drop a session that has nothing left to keep."""
         if session.idle:
             self._hot.pop(session.id, None)
 
@@ -241,7 +241,7 @@ class Sessions:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Drop outdated entries: where all accept sessions by name, nobody else does."""
+        """Drop outdated entries: no receive does if all receivers accept sessions by name."""
         self._available, self._again = [], []
         for session in self._hot.values():
             if session.ready:
@@ -303,7 +303,7 @@ class Sessions:
     def first_cold(self) -> int:
         """Return the lowest ordinal that waits in a session not used since the start.
 
-        It is ORDINALS_END if there is none.
+        It is ORDINALS_END if no ordinal waits.
         """
         return self._cold.first()
 
@@ -312,7 +312,7 @@ class Sessions:
         return list(self._hot.values())
 
     def kept(self) -> list[str]:
-        """Return the sessions that may have a row of their own."""
+        """Return the sessions that may have their own row."""
         return list(self._hot)
 
     def all(self, name_of: Callable[[int], str]) -> Iterator[Session]:
@@ -333,16 +333,15 @@ class Sessions:
 _WARMED_AT_ONCE = 1_000
 
 
-#: So many sessions are looked up by going through all that is cold; then an index is made.
+#: This many sessions are looked up by scanning all cold ordinals; then an index is built.
 _LOOKED_THROUGH = 32
 
 
 class ColdSessions:
     """Sessions as they were found at the start: the ordinals that wait, each with its hash.
 
-    The first sessions that are asked for are found by going through all of it, which takes a
-    millisecond for a million messages; sorting that takes a hundred, and a restart should not wait
-    for it.
+    A scan finds the first sessions that clients use, in a millisecond for a million messages.
+    Sorting them takes a hundred milliseconds, and a restart should not wait for it.
     """
 
     def __init__(

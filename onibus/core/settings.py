@@ -70,7 +70,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
     #: a batch to several partitions whose messages have several keys is refused, as in Azure (P13)
     strict_batches: bool = False
-    #: the entity that messages, or dead letters, go on to by themselves (B6)
+    #: the entity that the broker forwards messages, or dead-lettered messages, to (B6)
     forward_to: str | None = None
     forward_dead_letters_to: str | None = None
     #: how long a new message waits before it can be received
@@ -81,7 +81,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     # What only subscriptions can have.
     dead_letter_on_filter_error: ClassVar[bool] = True
-    #: what came longer ago than this expires; a queue's messages know themselves when they do
+    #: messages older than this expire; a queue's messages carry their own expiry
     expires_after_ms: ClassVar[int | None] = None
 
     @property
@@ -186,7 +186,7 @@ def make(given: dict[str, Any], kind: type[S]) -> S:
 
 
 def check_known(given: dict[str, Any], kind: type[S]) -> None:
-    """Refuse settings that there are none of."""
+    """Reject unknown settings."""
     known = kind.__struct_fields__
     for name in given:
         if name not in known:
@@ -210,7 +210,7 @@ def _fifo(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def change(old: S, given: dict[str, Any]) -> S:
-    """Return the settings after a change; what is fixed at creation cannot change."""
+    """Return the settings after a change; reject changes to settings fixed at creation."""
     for name in FIXED:
         if name in given and given[name] != getattr(old, name, given[name]):
             raise Unchangeable(f"{name} is fixed when the entity is created: create a new one")
@@ -236,7 +236,7 @@ def _between(name: str, value: int | None, low: int, high: int) -> None:
         raise InvalidArgument(f"{name} is {value}: it must be from {low} to {high}")
 
 
-#: The numbers that most settings lie between.
+#: The lowest and highest values of most numeric settings.
 _BOUNDS: dict[str, tuple[int, int]] = {
     "lock_duration_ms": (limits.LOCK_DURATION_MS_MIN, limits.LOCK_DURATION_MS_MAX),
     "max_delivery_count": (1, limits.DELIVERY_COUNT_MAX),

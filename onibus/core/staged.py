@@ -1,9 +1,9 @@
-"""A part of a work: what it does to one partition, and that as bytes.
+"""A part of a multi-partition operation: its changes to one partition, as an object and as bytes.
 
-A *work* is a change of several partitions that happens whole or not at all: a transaction, a batch
-over several keys, forwarding, a resubmission, a batch of Spark. Where all of it is in one store its
-parts are carried out in one commit. Otherwise each is *staged* first: kept as the bytes of this
-module, invisible and without numbers, until one record in the namespace's store has decided.
+A *work* is an atomic change to several partitions: a transaction, a send batch over several keys,
+forwarding, a resubmission, a Spark micro-batch. If one store holds all of it, one store commit
+carries out its parts. Otherwise each part is *staged* first: kept as the bytes of this module,
+invisible and without sequence numbers, until one record in the namespace's store decides it.
 
 The content of a `staged` row is the MessagePack of `_Row`.
 """
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Change(msgspec.Struct, array_like=True):
-    """What becomes of one message that is there."""
+    """A change to one existing message."""
 
     subscription: int
     ordinal: int
@@ -144,7 +144,7 @@ def decode_part(content: bytes, read: Callable[[int], bytes]) -> Part:
     except msgspec.DecodeError as error:
         raise Damaged(f"a staged part cannot be read: {error}") from error
     if row.columns is not None:
-        # pyarrow takes long to import: only those who send in columns wait for it.
+        # pyarrow takes long to import: only clients that send columns wait for it.
         from onibus.core.path.admit_arrow import Body, decode_prepared
 
         batch = decode_prepared(row.columns, [Body(*body) for body in row.bodies], read)

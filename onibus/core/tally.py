@@ -1,9 +1,9 @@
-"""Counting what happens, for whoever watches the bus.
+"""Counters of events, for operators who monitor the bus.
 
-Plain integers, raised where things happen: a message's change costs one addition, and nothing is
-formatted before somebody asks. They count what was decided in memory: of a commit that fails what
-it would have stored stays counted. A tally belongs to an entity, not to a partition, so that it
-outlives a store that is opened anew; nothing of it is stored.
+Plain integers, incremented where events happen: a message's change costs one addition, and nothing
+is formatted before a client reads them. They count decisions made in memory: events of a failed
+commit stay counted. A tally belongs to an entity, not to a partition, so that it outlives a
+reopened store; nothing of it is stored.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from onibus.core.lifecycle import LIFECYCLE, Input, State
 if TYPE_CHECKING:
     from onibus.core.message import ReceivedMessage
 
-#: Dead letters whose reason the broker did not give itself are counted under this word: reasons of
-#: clients may be anything, and so many.
+#: Messages dead-lettered for a reason that a client gave are counted under this word: clients may
+#: give any number of reasons.
 BY_APPLICATION = "application"
 #: The reasons that the broker gives; where forwarding is refused, the code of the refusal.
 BROKER_REASONS = frozenset(
@@ -85,12 +85,15 @@ class Tally:
     """What has happened in one entity since the bus was opened."""
 
     __slots__ = (
-        "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "waits",
+        "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "selected",
+        "waits",
     )  # fmt: skip
 
     def __init__(self) -> None:
         #: messages stored by sends, duplicates not among them
         self.accepted = 0
+        #: messages that rules selected for a subscription
+        self.selected = 0
         #: duplicates dropped
         self.duplicates = 0
         #: messages given out, each time they were
@@ -106,7 +109,7 @@ class Tally:
 
     @property
     def gone(self) -> int:
-        """How many messages have left the entity; one whose time came goes on in it."""
+        """Return how many messages have left the entity; an activated one stays in it."""
         return sum(self.inputs[one] for one in _ENDINGS)
 
     def dead_lettered(self, reason: str | None) -> None:
@@ -131,7 +134,7 @@ class Durations:
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        #: one for each bound, and one for what lies above all of them
+        #: one for each bound, and one for values above all of them
         self.counts = [0] * (len(BOUNDS) + 1)
         self.total = 0.0
 

@@ -34,7 +34,8 @@ class Figures(msgspec.Struct, kw_only=True):
     size_bytes: int = 0
     #: receives that wait for a message
     receivers: int = 0
-    #: since the server started: messages accepted, delivered, gone, and duplicates dropped
+    #: since the server started: messages accepted (or, for a subscription, selected by its rules),
+    #: delivered, gone, and duplicates dropped
     accepted: int = 0
     delivered: int = 0
     gone: int = 0
@@ -47,7 +48,7 @@ def figures_of(entity: Entity) -> Figures:
     """Return the figures of an entity."""
     tally = entity.tally
     found = Figures(
-        accepted=tally.accepted,
+        accepted=tally.accepted + tally.selected,
         delivered=tally.delivered,
         gone=tally.gone,
         duplicates=tally.duplicates,

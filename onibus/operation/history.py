@@ -105,7 +105,7 @@ class History:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._rings: OrderedDict[int, _Ring] = OrderedDict()
-        #: when each entity was last used at the sample before, by incarnation
+        #: by incarnation: a number that rose if the entity was used since the sample before
         self._used: dict[int, int] = {}
         #: times of the samples, and the number of the first of them
         self._times: list[int] = []
@@ -137,11 +137,10 @@ class History:
         number = self._first + len(self._times) - 1
         before, self._used = self._used, {}
         for looked, entity in enumerate(list(self._broker.namespace.entities.values()), 1):
-            incarnation = entity.incarnation
-            self._used[incarnation] = entity.last_used
-            if before.get(incarnation, 0 if entity.tally.accepted else entity.last_used) != (
-                entity.last_used
-            ):
+            incarnation, tally = entity.incarnation, entity.tally
+            # A subscription gets messages without being used itself. Neither number ever falls.
+            used = self._used[incarnation] = entity.last_used + tally.selected
+            if before.get(incarnation, 0 if tally.accepted or tally.selected else used) != used:
                 self._put(entity, number)
             elif (ring := self._rings.get(incarnation)) is not None:
                 ring.copy_last()

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from onibus.core import errors
 
-#: The service's texts, by kind of error. Other errors keep their own.
+#: Service Bus error messages, by kind of error. Other errors keep their own.
 _WORDS: tuple[tuple[type[errors.OnibusError], str], ...] = (
     (errors.EntityNotFound, "The messaging entity '{0}' could not be found."),
     (errors.EntityExists, "The messaging entity '{0}' already exists."),

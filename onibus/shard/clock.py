@@ -85,7 +85,7 @@ def _boot_id() -> str:
 
 
 class MovableClock(SystemClock):
-    """The machine's own clocks, and the time that a test lets pass in addition (X10)."""
+    """The machine's own clocks, plus the time that a test adds (X10)."""
 
     def __init__(self) -> None:
         self._passed = 0
@@ -102,7 +102,7 @@ class MovableClock(SystemClock):
 
 
 class ClockRecord(msgspec.Struct, frozen=True):
-    """What is kept over a restart: both times of one instant, and how the next start proves it."""
+    """The record for the next start: both times of one instant, and how to prove them."""
 
     #: bus time and proven wall time
     bus: int
@@ -123,7 +123,7 @@ class BusClock:
         self.machine = machine
         self._boot: str = getattr(machine, "boot", lambda: "")()
         self._base = machine.wall() - machine.monotonic()
-        #: what partitions and everybody else show deadlines by
+        #: the offsets that partitions and protocols show deadlines by
         self.offsets = ClockOffsets()
         #: the wall clock as far as it is proven, less bus time
         self._proven = 0
@@ -152,7 +152,7 @@ class BusClock:
         self.observe()
 
     def record(self) -> ClockRecord | None:
-        """Return what is to be kept, unless what was kept last says the same."""
+        """Return the record to keep, unless the last one says the same."""
         kept = self._kept
         if kept is not None and (kept.sure, kept.down) == (self.sure, self._down):
             step = self._proven - (kept.proven - kept.bus)
@@ -161,7 +161,7 @@ class BusClock:
         return self.record_now()
 
     def record_now(self) -> ClockRecord:
-        """Return what is to be kept."""
+        """Return the record to keep."""
         now = self.now()
         self._kept = ClockRecord(
             bus=now,

@@ -31,7 +31,7 @@ Answer = tuple[Reply, Any]
 
 #: A commit is fast if it takes less than this.
 FAST_S = 0.003
-#: The loop commits by itself after this number of fast commits in a row, and of lone requests.
+#: The loop itself commits after this number of fast commits in a row, and of lone requests.
 FAST_COMMITS, LONE_REQUESTS = 8, 3
 
 

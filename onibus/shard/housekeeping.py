@@ -1,4 +1,4 @@
-"""When a store keeps house: every so many commits, and a while after the last of them."""
+"""Housekeeping of a store: after a number of commits, and a while after the last commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HOUSEKEEPING_MS = 2_000
 
 
 class Housekeeping:
-    """One store's housekeeping; `failed` is told when the store turns out to be down."""
+    """One store's housekeeping; `failed` is called when the store turns out to be down."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class Housekeeping:
         """Some time has passed since the commit that set the timer."""
         self.begin(loop)
         if loop.commits != self._commits_kept:
-            # Once more when it has come to rest: only then is its log given back.
+            # Once more when the store is idle: only then is its write-ahead log truncated.
             self._commits_kept = loop.commits
             self._timers.set(self._timer, self._clock.now() + HOUSEKEEPING_MS)
 
     def begin(self, loop: CommitLoop) -> None:
-        """Let the store keep house beside its commits, unless it is at it."""
+        """Run the store's housekeeping parallel to its commits, unless it is running."""
         if not self._threads.housekeeping:
             self._threads.keep_house(loop.store.maintain, lambda error: self._ended(loop, error))
 

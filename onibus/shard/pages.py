@@ -54,12 +54,12 @@ class StorePages:
         return row[-1]
 
     def keep(self, block: int, payload: bytes) -> None:
-        """Remember a block of ours that will be asked for soon; it is looked into only then."""
+        """Cache a block of this process that will soon be read; it is decoded only then."""
         self._remember(block, payload)
 
     def _remember(self, block: int, content: Block | bytes) -> None:
         if _size(content) > CACHE_BYTES_MAX // 4:
-            # It would drive out all others.
+            # It would evict all others.
             return
         self._blocks[block] = content
         self._bytes += _size(content)

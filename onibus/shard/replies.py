@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Reply(Protocol):
-    """Somebody who waits for an answer, or has stopped waiting."""
+    """A pending call, or one that has stopped waiting."""
 
     def done(self) -> bool: ...
 
@@ -97,12 +97,12 @@ def is_unwanted(reply: Reply) -> bool:
 
 
 def answer(reply: Reply, value: Any) -> None:
-    """Answer whoever still waits."""
+    """Complete a call that still waits."""
     if not reply.done():
         reply.set_result(value)
 
 
 def fail(reply: Reply, error: BaseException) -> None:
-    """Tell whoever still waits what went wrong."""
+    """Fail a call that still waits."""
     if not reply.done():
         reply.set_exception(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SimulatedClock:
-    """The clocks of a machine, in milliseconds: `wall` may be wrong, `monotonic` begins anew."""
+    """The clocks of a machine, in milliseconds: `wall` may be wrong, `monotonic` restarts."""
 
     __slots__ = ("_boots", "_monotonic", "_wall", "passed")
 

@@ -83,7 +83,7 @@ def _put(content: bytearray, data: bytes, offset: int) -> None:
 
 
 class SimulatedFile:
-    """One file: what programs see, what the platter holds, and what lies between them."""
+    """One file: what programs see, what the platter holds, and the writes between them."""
 
     def __init__(self, disk: SimulatedDisk, content: bytes = b"") -> None:
         self._disk = disk
@@ -222,11 +222,11 @@ class SimulatedDisk(apsw.VFS):
         return self.calls["write"] + self.calls["sync"] + self.calls["truncate"]
 
     def cut_power_after(self, changes: int) -> None:
-        """Let power go in the middle of that change from now (1 is the next one)."""
+        """Cut the power in the middle of that change from now (1 is the next one)."""
         self._changes_left = changes
 
     def restart(self) -> None:
-        """Cut power if it is still there, let what was not synced meet its fate, and start."""
+        """Cut the power if it is on, decide what survives of unsynced writes, and start."""
         fates = self.random.choice(FATES)
         for name in sorted(self.unnamed):
             if self.random.random() < 0.5:
@@ -255,7 +255,7 @@ class SimulatedDisk(apsw.VFS):
         return to_come
 
     def sync_names(self) -> None:
-        """New and removed files are so for good."""
+        """Make the creation and removal of files durable."""
         self.unnamed.clear()
         self.removed.clear()
 

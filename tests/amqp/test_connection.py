@@ -22,7 +22,7 @@ from onibus.protocols.amqp.link import LINK_STATES, LinkState
 from onibus.protocols.amqp.session import LINKS_MAX, SESSION_STATES, SessionState
 from tests.amqp.peer import Peer, greeted
 from tests.amqp.raw_client import attach, message, transfer
-from tests.bus_helpers import run
+from tests.bus_helpers import run, until
 
 SESSION_FRAMES = {
     "begin": say.performative(say.BEGIN, [to.NULL, to.uint(0), to.uint(9), to.uint(9)]),
@@ -268,8 +268,9 @@ async def test_credit_drain_and_windows() -> None:
         peer.flow(0, 10, count=2, drain=True)
         heard = await peer.hear(say.FLOW)
         assert heard[0].fields[4:9] == [0, 12, 0, None, True]
-        peer.say(say.disposition(say.RECEIVER, 0, 4, say.accepted()))
         assert bus.queue("q").held_count == 5
+        peer.say(say.disposition(say.RECEIVER, 0, 4, say.accepted()))
+        await until(lambda: bus.queue("q").held_count == 0)
 
 
 @run

@@ -1,4 +1,4 @@
-"""The console in a real browser: an operator's tasks, hostile contents, signing in."""
+"""The console in a real browser: tasks, hostile contents, lost servers, signing in."""
 
 from __future__ import annotations
 
@@ -6,23 +6,32 @@ import asyncio
 import json
 import os
 import shutil
-import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from azure.servicebus import ServiceBusClient
 
 from onibus import Bus, Message
-from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.api.log import AuditReport, ReaderReport
+from onibus.client import AsyncClient, Client
 from onibus.protocols.http.console import pages
 from onibus.security.keys import AccessKey, Keyring
 from onibus.security.rights import Right
 from onibus.server.server import Server
+from onibus.spark.jobs.audit import audit
+from onibus.spark.lake_reporting import report_page
 from tests.bus_helpers import run
+from tests.console.filling import MARKUP, fill, fill_with_markup
 from tests.node import run_node
+from tests.server.processes import Served, served
 from tests.server.server_helpers import SECRET
+from tests.spark.lake_helpers import Captures
 
+REPORT = "<title>jobs: report</title><h1>jobs</h1><script>document.title = 'run'</script>"
 SCRIPTS = Path(__file__).parent / "javascript"
-MARKUP = '<img src=x onerror=alert(1)><script>alert(2)</script><iframe class="planted"></iframe>'
 
 
 def browser() -> str:
@@ -33,116 +42,154 @@ def browser() -> str:
     return found
 
 
-async def fill(bus: Bus) -> None:
-    """Give an operator something to do."""
-    await bus.create_queue("orders", requires_duplicate_detection=True, enable_partitioning=True)
-    orders = [json.dumps({"customer": {"id": at}}).encode() for at in range(500)]
-    await bus.send_batch(
-        "orders", [Message(body=one, message_id=str(at)) for at, one in enumerate(orders)]
-    )
-    await bus.create_reader("orders", "lake-1", address="lakes/main")
-    await bus.create_queue("jobs")
-    await bus.send_batch("jobs", [Message(body=b"job") for _ in range(900)])
-    async with bus.receiver("jobs") as receiver:
-        for at, held in enumerate(await receiver.receive(900)):
-            await receiver.dead_letter(held, reason=("timeout", "bad address", "too late")[at % 3])
-    await bus.create_queue("later")
-    await bus.send("later", Message(body=b"now"))
-    await bus.schedule("later", Message(body=b"then"), int(time.time() * 1000) + 3_600_000)
-    await bus.create_queue("invoices", requires_session=True)
-    for at in range(3):
-        await bus.send("invoices", Message(body=b"bill", session_id=f"customer-{at}"))
-    await bus.create_topic("news")
-    rules = [Rule("weighty", SqlFilter("priority > 0"))]
-    await bus.create_subscription("news", "all", rules=rules)
-    for priority in (1, 2, 4):
-        await bus.send("news", Message(body=b"news", properties={"priority": priority}))
-    await bus.create_queue("hostile")
-    hostile = Message(
-        body=json.dumps({"x": MARKUP}).encode(),
-        message_id=MARKUP,
-        subject=MARKUP,
-        properties={MARKUP: MARKUP},
-    )
-    await bus.send_batch("hostile", [hostile, hostile])
-    async with bus.receiver("hostile") as receiver:
-        (held,) = await receiver.receive(1)
-        await receiver.dead_letter(held, reason=MARKUP, description=MARKUP)
-    await bus.create_queue("tenants", fair_delivery=True, lock_duration_ms=300_000)
-    await bus.send_batch("tenants", [Message(body=b"x", partition_key="loud")] * 60)
-    for at in range(50):
-        await bus.create_queue(f"region/{at:02}")
+def walk(name: str, url: str, **more: str) -> str:
+    """Run a walk through the console of a server; return what it prints."""
+    pictures = os.environ.get("PICTURES", "")
+    given = {"URL": url, "CHROMIUM": browser(), "PICTURES": pictures, **more}
+    return run_node(SCRIPTS / f"{name}.mjs", **given)
+
+
+@contextmanager
+def busy_server(folder: Path) -> Iterator[Served]:
+    """Serve 200,000 messages in 50 entities, with receivers, and a lake that was audited."""
+    asyncio.run(fill(folder / "data"))
+    with served("--data", folder / "data") as server:
+        captures = Captures(server.ready["development"], "jobs")
+        captures.run(folder / "lake")
+        source = {"connection": server.ready["development"], "entity": "jobs"}
+        assert audit(_no_spark, source, str(folder / "lake")).passed
+        page = folder / "report.html"
+        page.write_text(REPORT)
+        assert report_page(captures.options, str(folder / "lake"), page) == ""
+        with (
+            Client.connect(server.ready["development"]) as client,
+            ServiceBusClient.from_connection_string(server.service_bus) as sdk,
+            sdk.get_queue_receiver("tenants"),
+        ):
+            client.receiver("tenants").receive(40)
+            yield server
+
+
+def _no_spark() -> Any:
+    raise AssertionError("a small lake needs no Spark")
+
+
+def test_an_operator_uses_every_view_and_action_with_200_000_messages(tmp_path: Path) -> None:
+    many = tmp_path / "many.txt"
+    lines = ['{"body": "one", "properties": {"n": 9007199254740993}}', "", "plain two"]
+    many.write_text("\n".join([*lines, *(f"line {at}" for at in range(2_500))]))
+    with busy_server(tmp_path) as server:
+        clicks = json.loads(walk("operate", server.http, FILE=str(many), FOLDER=str(tmp_path)))
+        print(json.dumps(clicks, indent=1))
+        assert len(clicks) == 28
+        assert max(clicks.values()) <= 20
+        with Client.connect(server.ready["development"]) as client:
+            assert client.queue("jobs").dead_lettered_count == 0
+            assert client.queue("jobs").active_count == 301
+            sent = {one.body: one for one in client.peek("archive", limit=10_000)}
+            assert sent[b"one"].properties == {"n": 9007199254740993}
+
+
+def test_every_view_is_accessible_and_a_keyboard_is_enough(tmp_path: Path) -> None:
+    with busy_server(tmp_path) as server:
+        walk("views", server.http, FOLDER=str(tmp_path))
+        walk("keyboard", server.http)
 
 
 @run
-async def test_an_operator_does_fourteen_tasks_and_hostile_contents_do_nothing() -> None:
-    chromium = browser()
+async def test_markup_changes_nothing_on_any_page() -> None:
     bus = await Bus.ephemeral()
-    await fill(bus)
+    await fill_with_markup(bus)
     async with Server(bus, None, http_port=0) as server:
-        url = f"http://localhost:{server.http_port}"
-        # Held while the browser looks: one group has more than its share.
-        receiver = bus.receiver("tenants")
+        receiver = bus.receiver("fair")
         await receiver.receive(40)
-        pictures = os.environ.get("PICTURES", "")
-        out = await asyncio.to_thread(
-            run_node, SCRIPTS / "operate.mjs", URL=url, CHROMIUM=chromium, PICTURES=pictures
-        )
-        assert len(json.loads(out)) == 14
-        assert bus.queue("jobs").dead_lettered_count == 0
-        assert bus.queue("jobs").active_count == 300
+        url = f"http://localhost:{server.http_port}"
+        async with AsyncClient.connect(url) as client:
+            report = ReaderReport(
+                audit=AuditReport(verdict="FAILED", messages=1, outcomes=1, findings=[MARKUP]),
+                page=f"<title>report</title>{MARKUP}<script>ran = 1</script>",
+            )
+            await client.report_reader("hostile", MARKUP[:100], report)
+        await asyncio.to_thread(walk, "hostile", url, MARKUP=MARKUP)
+
+
+@run
+async def test_a_lost_server_a_deleted_key_and_a_deleted_entity_are_shown(tmp_path: Path) -> None:
+    operator = AccessKey(name="operator", primary=SECRET)
+    keys = Keyring([operator])
+    servers: list[Server] = []
+
+    async def start(port: int = 0) -> int:
+        bus = await Bus.open(tmp_path / "data")
+        servers.append(Server(bus, keys, http_port=port))
+        await servers[-1].start()
+        return servers[-1].http_port
+
+    async def stop() -> None:
+        await servers[-1].stop()
+
+    async def replace(*chosen: AccessKey) -> None:
+        keys.replace(list(chosen))
+
+    port = await start()
+    await servers[-1].bus.create_queue("orders", lock_duration_ms=300_000)
+    await servers[-1].bus.send_batch("orders", [Message(body=b"x")] * 3)
+    asks = tmp_path / "asks"
+    asks.mkdir()
+    acts: dict[str, Callable[[], Awaitable[object]]] = {
+        "stop": stop,
+        "start": lambda: start(port),
+        "delete-entity": lambda: servers[-1].bus.delete_queue("made-after"),
+        "delete-key": lambda: replace(AccessKey(name="other", primary=SECRET)),
+        "new-key": lambda: replace(AccessKey(name="second", primary=SECRET)),
+    }
+    connection = f"Endpoint=sb://localhost;SharedAccessKeyName=operator;SharedAccessKey={SECRET}"
+    url = f"http://localhost:{port}"
+    walking = asyncio.create_task(
+        asyncio.to_thread(walk, "outage", url, CONNECTION=connection, ASKS=str(asks))
+    )
+    while not walking.done():
+        for name in [one for one in acts if (asks / one).exists()]:
+            await acts.pop(name)()
+            (asks / f"{name}.done").touch()
+        await asyncio.sleep(0.05)
+    await stop()
+    await walking
+    assert not acts
 
 
 @run
 async def test_a_key_signs_in_and_shows_what_it_allows() -> None:
-    chromium = browser()
-    owner = AccessKey(name="owner", primary=SECRET)
-    listener = AccessKey(
-        name="listener", primary=SECRET, rights=frozenset({Right.LISTEN}), entity="orders"
-    )
-    sender = AccessKey(
-        name="sender", primary=SECRET, rights=frozenset({Right.SEND}), entity="orders"
-    )
-    reader = AccessKey(name="reader", primary=SECRET, rights=frozenset({Right.LISTEN}))
+    def key(name: str, right: Right, entity: str = "") -> AccessKey:
+        return AccessKey(name=name, primary=SECRET, rights=frozenset({right}), entity=entity)
+
+    keys = [
+        AccessKey(name="owner", primary=SECRET),
+        key("listener", Right.LISTEN, "orders"),
+        key("sender", Right.SEND, "orders"),
+        key("reader", Right.LISTEN),
+        key("watcher", Right.MONITOR),
+    ]
     bus = await Bus.ephemeral()
     await bus.create_queue("orders")
+    await bus.create_queue("other")
     await bus.send("orders", Message(body=b"for a listener"))
-    async with Server(bus, Keyring([owner, listener, sender, reader]), http_port=0) as server:
-        await asyncio.to_thread(
-            run_node,
-            SCRIPTS / "login.mjs",
-            URL=f"http://localhost:{server.http_port}",
-            CHROMIUM=chromium,
-            OWNER=SECRET,
-            LISTENER=SECRET,
-        )
+    async with Server(bus, Keyring(keys), http_port=0) as server:
+        url = f"http://localhost:{server.http_port}"
+        await asyncio.to_thread(walk, "login", url, SECRET=SECRET)
         assert bus.queue("orders").active_count == 2
 
 
 @run
-async def test_an_operator_settles_messages_one_by_one(tmp_path: Path) -> None:
-    chromium = browser()
-    many = tmp_path / "many.txt"
-    many.write_text('{"body": "one", "properties": {"n": 9007199254740993}}\n\nplain two\n')
+async def test_typed_fields_stay_and_ended_streams_are_shown() -> None:
     bus = await Bus.ephemeral()
-    await bus.create_queue("orders", lock_duration_ms=300_000)
+    await bus.create_queue("orders")
     await bus.send("orders", Message(body=b"first", properties={"region": "eu"}))
     await bus.create_queue("short-lived")
     async with Server(bus, None, http_port=0) as server:
-        await asyncio.to_thread(
-            run_node,
-            SCRIPTS / "settle.mjs",
-            URL=f"http://localhost:{server.http_port}",
-            CHROMIUM=chromium,
-            FILE=str(many),
-        )
-        orders = bus.queue("orders")
-        assert orders.dead_lettered_count == 1
-        assert orders.scheduled_count == 1
+        await asyncio.to_thread(walk, "streams", f"http://localhost:{server.http_port}")
         sent = {message.body: message for message in bus.peek("orders", limit=10)}
         assert sent[b"edited"].properties == {"region": "eu"}
-        assert sent[b"one"].properties == {"n": 9007199254740993}
-        assert b"plain two" in sent
 
 
 def test_sequence_numbers_stay_exact() -> None:

@@ -12,8 +12,10 @@ import pytest
 from onibus import Bus, Message
 from onibus.core.errors import InvalidArgument
 from onibus.core.inspection import json_steps
+from onibus.core.rules.rule import Rule, SqlFilter
 from onibus.core.tally import WAIT_BOUNDS, percentile
 from onibus.operation import history as history_module
+from onibus.operation.figures import figures_of
 from onibus.operation.history import History
 from onibus.protocols.http.console import pages
 from onibus.security.keys import Keyring
@@ -108,6 +110,25 @@ async def test_history_keeps_busy_entities_in_bounded_memory(
         assert set(history.points(find("idle")).active) == {0}
         kept = [name for name in ("a", "b", "c", "idle") if history.depths(find(name), 30)]
         assert kept == ["a", "b"]
+
+
+@run
+async def test_a_subscription_has_a_history_of_what_its_rules_select() -> None:
+    async with Bus.ephemeral() as bus:
+        await bus.create_topic("news")
+        await bus.create_subscription("news", "all")
+        rules = [Rule("eu", SqlFilter("region = 'eu'"))]
+        await bus.create_subscription("news", "eu", rules=rules)
+        history = History(bus.broker)
+        for _ in range(2):
+            for region in ("eu", "us", "us"):
+                await bus.send("news", Message(body=b"x", properties={"region": region}))
+            await history.sample()
+        for name, count in (("all", 3), ("eu", 1)):
+            entity = bus.broker.find(f"news/subscriptions/{name}")
+            assert figures_of(entity).accepted == 2 * count
+            assert history.rates(entity)[0] == count
+            assert history.points(entity).active == [count, 2 * count]
 
 
 def test_percentiles_of_waits_are_bounds_of_their_classes() -> None:

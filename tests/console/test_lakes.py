@@ -133,3 +133,28 @@ async def test_a_ticket_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Reports()
     await kept.keep(7, "lake", "page")
     assert await kept.open(kept.ticket(7, "lake")) is None
+
+
+@run
+async def test_readers_are_searched_and_paged() -> None:
+    bus = await Bus.ephemeral()
+    for name in ("a", "b", "c"):
+        await bus.create_queue(name)
+        await bus.create_reader(name, f"lake-{name}", address="lakes/main")
+        await bus.create_reader(name, "own")
+    async with serving(bus=bus) as client:
+
+        async def listed(query: str) -> tuple[list[tuple[str, str]], int]:
+            found = await client.do("GET", f"/readers?{query}")
+            return [(one["entity"], one["name"]) for one in found["readers"]], found["count"]
+
+        assert await listed("") == (
+            [
+                *[("a", "own"), ("b", "own"), ("c", "own")],
+                *[("a", "lake-a"), ("b", "lake-b"), ("c", "lake-c")],
+            ],
+            6,
+        )
+        assert await listed("search=LAKES&start=1&limit=1") == ([("b", "lake-b")], 3)
+        assert await listed("search=lake-c") == ([("c", "lake-c")], 1)
+        await client.refused(400, "invalid-argument", "GET", "/readers?limit=0")

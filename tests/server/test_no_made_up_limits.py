@@ -28,6 +28,7 @@ BOUNDING = (
     "api",
     "core",
     "broker",
+    "shard",
     "store",
     "security",
     "server",

@@ -31,7 +31,6 @@ from onibus.core.path import (
     schedule,
     session,
     settle,
-    work,
 )
 from onibus.shard import commits as commit_loop
 from onibus.shard.replies import answer
@@ -91,11 +90,11 @@ def give_up_at_once(original: Any) -> Any:
 
 
 def refuse_to_fail_over(original: Any) -> Any:
-    def move_elsewhere(broker: Any, request: Any) -> None:
+    def reroute(broker: Any, request: Any, error: Any) -> None:
         request.keyless = False
-        original(broker, request)
+        original(broker, request, error)
 
-    return move_elsewhere
+    return reroute
 
 
 def route_by_another_hash(original: Any) -> Any:
@@ -121,13 +120,20 @@ def forget_one_id(original: Any) -> Any:
 
 def extend_the_window(original: Any) -> Any:
     def send(
-        partition: Any, batch: Any, originals: Any, now: int, wall: int, out: Any, *rest: Any
+        partition: Any,
+        batch: Any,
+        originals: Any,
+        now: int,
+        wall: int,
+        out: Any,
+        *rest: Any,
+        **more: Any,
     ) -> Any:
         for prepared, ordinal in zip(batch, originals, strict=True):
             hashes = list(prepared.identities) if ordinal > 0 else []
             partition.ids.record_all(hashes, [ordinal] * len(hashes), now)
             partition.ids.write(out)
-        return original(partition, batch, originals, now, wall, out, *rest)
+        return original(partition, batch, originals, now, wall, out, *rest, **more)
 
     return send
 
@@ -141,8 +147,8 @@ def store_duplicates(original: Any) -> Any:
 
 
 def hide_duplicates(original: Any) -> Any:
-    def send(partition: Any, batch: Any, originals: Any, *rest: Any) -> Any:
-        answers = original(partition, batch, originals, *rest)
+    def send(*given: Any, **more: Any) -> Any:
+        answers = original(*given, **more)
         return [Sent(answer.sequence_number) for answer in answers]
 
     return send
@@ -428,15 +434,15 @@ MUTANTS = {
         ticking, "give_up", give_up_at_once, ("spread", "plain", "fading")
     ),
     "give nothing to those who wait": Mutant(receiving, "_fetch", find_nothing, _TIMED),
-    "no fail-over": Mutant(broker_module, "move_elsewhere", refuse_to_fail_over, ("spread",)),
+    "no fail-over": Mutant(broker_module, "reroute", refuse_to_fail_over, ("spread",)),
     "another partition": Mutant(routing, "partition_of", route_by_another_hash, _DUPLICATES),
     "forget one id": Mutant(remembered_ids.RememberedIds, "record_all", forget_one_id, _DUPLICATES),
-    "a duplicate extends the window": Mutant(work, "send", extend_the_window, ("detecting",)),
+    "a duplicate extends the window": Mutant(enqueue, "send", extend_the_window, ("detecting",)),
     "duplicates are not counted": Mutant(
         enqueue, "note_duplicate", do_not_count_duplicates, _DUPLICATES
     ),
     "duplicates are stored": Mutant(enqueue, "deduplicate", store_duplicates, _DUPLICATES),
-    "duplicates look new": Mutant(work, "send", hide_duplicates, _DUPLICATES),
+    "duplicates look new": Mutant(enqueue, "send", hide_duplicates, _DUPLICATES),
     "the window is too short": Mutant(
         partition_module.Partition, "forget_before", shorten_the_window, _DUPLICATES
     ),

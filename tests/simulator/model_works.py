@@ -359,7 +359,7 @@ class Works(Commits):
 
     def publish_later(self, numbers: list[int]) -> None:
         """The bus publishes these works, by its own numbers, after others had their turn."""
-        self.later = {self.namespace.known[one].number for one in numbers}
+        self.later |= {self.namespace.known[one].number for one in numbers}
 
     def publish_now(self, number: int) -> None:
         """The bus publishes a work now, perhaps one that waited."""

@@ -143,6 +143,10 @@ class SimulatedForwarding(Forwarding):
         #: how many messages it examined, and how many it forwards at once
         self._looked_at = self._fits = 0
 
+    def planning(self) -> set[int]:
+        """Return the sources that wait until the rules of their destination have run."""
+        return {incarnation for incarnation, _, _ in self._planning}
+
     def _ready(self, *given: Any) -> list[int]:
         found = super()._ready(*given)
         self._looked_at = len(found)
@@ -231,6 +235,7 @@ class SimulatedBroker(Broker):
     shard_type = SimulatedShard
     model: ClaimsModel
     turns: SimulatedTurns
+    forwarding: SimulatedForwarding
     #: adds a line to the trace
     note: Callable[[str], None]
     #: a store was opened since the answers were looked at last

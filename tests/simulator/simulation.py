@@ -469,7 +469,8 @@ class Simulation:
         self.model.advance_all()
         timers = self.broker.timers
         entities = self.model.entities.values()
-        self.model.check_forwarded({e.uid for e in entities if timers.is_set(("forward", e.uid))})
+        waits = {e.uid for e in entities if timers.is_set(("forward", e.uid))}
+        self.model.check_forwarded(waits | self.broker.forwarding.planning())
         compare_all(self.broker, self.model)
         for name, tables in self.tables.items():
             check(not ownerless(tables), f"{name}: blocks {ownerless(tables)} belong to nothing")

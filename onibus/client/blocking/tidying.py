@@ -95,7 +95,7 @@ class TidyCalls(Caller):
         """Resubmit dead-lettered messages, to their own entity or another one.
 
         Select them by sequence number, atomically, or by a filter. A message whose MessageId is
-        still recorded gets a new one. With a `limit`, the call ends once so many messages were
+        still recorded gets a new one. With a `limit`, the call ends once that many messages were
         resubmitted or rejected.
         """
         given = None if numbers is None else list(numbers)

@@ -65,9 +65,9 @@ def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
 
 
 def check_size(message: Message, row_bytes: int, settings: LogSettings) -> None:
-    """Refuse a message that is too large.
+    """Reject a message that is too large.
 
-    What came over AMQP is kept twice, as fields and as it was sent: so much as was sent counts.
+    A message that came over AMQP is stored twice, as fields and as sent: its size as sent counts.
     """
     size = row_bytes
     if message.as_sent:

@@ -1,8 +1,8 @@
-"""Admit whole columns: the rules of path/admit.py for a record batch, all of it or none.
+"""Admit whole columns: the rules of path/admit.py, applied to a record batch atomically.
 
-Columns are looked at as columns. Where they show that a row is to be refused, the first such row is
-given to `admit` itself, so that both paths refuse the same rows with the same errors; the error
-names the row, counted from 0.
+The checks work on whole columns. If they find invalid rows, `admit` itself rejects the first of
+them, so that both paths reject the same rows with the same errors. The error names the row, counted
+from 0.
 """
 
 from __future__ import annotations
@@ -238,10 +238,10 @@ def admit_arrow(
 def admit_rows(
     batch: pa.RecordBatch, settings: LogSettings, secret: bytes | None
 ) -> tuple[PreparedBatch, dict[int, Refused]]:
-    """Return the rows that are admitted, prepared, and why each of the others is refused.
+    """Return the admitted rows, prepared, and why each of the others is rejected.
 
-    The batch is one that `conform` has returned; it may have any number of rows. Without a secret
-    nothing is hashed: whoever asks finds out by `identity_columns` who repeats whom.
+    The batch comes from `conform` and may have any number of rows. Without a secret nothing is
+    hashed: the caller finds duplicates with `identity_columns`.
     """
     looked = _look(batch, settings)
     bad = looked.bad
@@ -257,10 +257,10 @@ def admit_rows(
 
 
 class _Looked(NamedTuple):
-    """What was found out about a batch."""
+    """A batch and the results of its checks."""
 
     batch: pa.RecordBatch
-    #: with the ids that a FIFO queue gives, and the hashes of its bodies
+    #: with the ids that a FIFO queue assigns, and the hashes of its bodies
     filled: pa.RecordBatch
     contents: list[str] | None
     keys: pa.Array
@@ -313,7 +313,7 @@ def effective_keys(batch: pa.RecordBatch, settings: LogSettings) -> pa.Array:
     return pc.coalesce(*keys)
 
 
-# What is refused
+# Rejected rows
 
 
 def _bad_rows(batch: pa.RecordBatch, settings: LogSettings) -> npt.NDArray[np.bool_]:
@@ -458,7 +458,7 @@ def _ttls(batch: pa.RecordBatch, settings: LogSettings) -> Numbers:
 
 
 def raw_values(column: pa.Array) -> list[Any]:
-    """Return the bytes of each value of a column of texts or bytes; None where it is null."""
+    """Return the bytes of each value of a string or binary column; None for a null."""
     _, offsets, data = column.buffers()
     if data is None:
         return [None if null else b"" for null in column.is_null().to_pylist()]
@@ -491,12 +491,12 @@ def _sizes(batch: pa.RecordBatch) -> Numbers:
 
 
 def _head_sizes(counts: Numbers, text: bool) -> Numbers:
-    """Return how many bytes MessagePack puts before texts, or bytes, of these lengths."""
+    """Return how many bytes MessagePack puts before strings, or bytes, of these lengths."""
     heads = np.where(counts < 2**8, 2, np.where(counts < 2**16, 3, 5))
     return np.where(counts < 32, 1, heads) if text else heads
 
 
 def _int_sizes(values: Numbers) -> Numbers:
-    """Return how many bytes whole numbers take as MessagePack; what is below 0 is refused."""
+    """Return how many bytes integers take as MessagePack; negative ones are rejected elsewhere."""
     small, large = np.where(values < 2**8, 2, 3), np.where(values < 2**32, 5, 9)
     return np.where(values < 2**7, 1, np.where(values < 2**16, small, large))

@@ -1,4 +1,4 @@
-"""Attempts: FIFO receives that can be asked for again (F9), until they end."""
+"""Attempts: FIFO receives that a client can repeat (F9), until they end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def begin_attempt(
     subscription: Subscription, attempt_id: str, attempt: Attempt, out: WriteBatch
 ) -> None:
-    """Remember a receive, so that it can be asked for again."""
+    """Record a receive, so that the client can repeat it."""
     subscription.attempts[attempt_id] = attempt
     subscription.timers.set(("attempt", attempt_id), attempt.until)
     _write(subscription, attempt_id, attempt, out)
 
 
 def spoil_attempt(subscription: Subscription, hold: Hold, out: WriteBatch) -> None:
-    """What a hold has changed its attempt must not give out again, nor after a restart."""
+    """Keep the attempt from redelivering the messages of a changed hold, even after a restart."""
     attempt_id, hold.attempt = hold.attempt, None
     attempt = None if attempt_id is None else subscription.attempts.get(attempt_id)
     if attempt_id is not None and attempt is not None:
@@ -49,14 +49,15 @@ def end_attempt(subscription: Subscription, attempt_id: str, out: WriteBatch) ->
 
 
 def end_attempt_of(subscription: Subscription, hold: Hold | None, out: WriteBatch) -> None:
-    """A message was completed: the receive that gave it out cannot be repeated any more.
+    """End the attempt that delivered a completed message: the client can no longer repeat it.
 
-    Every receive of a FIFO queue over SQS is an attempt, and nearly all end here instead of being
-    remembered for five minutes. Where a repetition is to be an error they must be.
+    Every SQS receive from a FIFO queue is an attempt, and nearly all end here instead of being
+    recorded for five minutes. With `strict_attempts` they are recorded, since a repetition is an
+    error.
     """
     if hold is None or hold.attempt is None or subscription.settings.strict_attempts:
         return
     attempt = subscription.attempts.get(hold.attempt)
-    # The id may be that of a later receive meanwhile.
+    # A later receive may have reused the id.
     if attempt is not None and hold.epoch in attempt.epochs:
         end_attempt(subscription, hold.attempt, out)

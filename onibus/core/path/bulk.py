@@ -33,7 +33,7 @@ from onibus.core.records import BLOCKS, WriteBatch
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
-#: Fewer rows than this are encoded one by one: an Arrow body has 2 KB of its own.
+#: Fewer rows than this are encoded one by one: an Arrow body adds 2 KB.
 ARROW_ROWS_MIN = 64
 #: Batches of fewer rows are staged as they are; larger ones as blocks, which become part of the log
 #: without being written again.
@@ -46,7 +46,7 @@ BYTES_READ, STEP_BYTES = 64 << 10, 5
 
 @dataclass(frozen=True, slots=True)
 class SentRows:
-    """What became of the rows of a batch in one partition."""
+    """The outcome of a batch's rows in one partition."""
 
     #: the sequence number of each row, or of the message that it repeats
     numbers: Numbers
@@ -116,7 +116,7 @@ def send(
     out: WriteBatch,
     plan: Plan | None = None,
 ) -> SentRows:
-    """Store what is new of a batch, as `find_duplicates` told; answer for each row in order."""
+    """Store the rows that `find_duplicates` found new; return the outcome of each row in order."""
     dropped = np.array([original != -1 for original in originals], bool)
     fresh = batch
     if dropped.any():
@@ -197,7 +197,7 @@ def _store_block(
     fan: FanOut | None,
     staged: Body | None,
 ) -> None:
-    """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
+    """Make a block of rows with ordinals from `first` on, and show it to its subscriptions."""
     start, end = rows
     count = end - start
 
@@ -291,7 +291,7 @@ def expiries(ttls: Numbers, now: int | Numbers) -> Numbers:
 
 
 def dues_of(column: pa.Array, moment: int | Numbers) -> Numbers:
-    """Return the moment for which each row is scheduled; 0 for at once: a past time is no wait."""
+    """Return the moment that each row is scheduled for; 0 for none, or a time in the past."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int64)
     given = column.is_valid().to_numpy(zero_copy_only=False)

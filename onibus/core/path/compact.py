@@ -1,7 +1,7 @@
 """Compact: small blocks are merged and mostly dead ones rewritten, ordinals unchanged.
 
-One slice a call. Rows are copied as they are, never decoded; readers see either the old blocks or
-the new one, since both change in one commit.
+Each call does one slice. Rows are copied as they are, never decoded; readers see either the old
+blocks or the new one, since both change in one commit.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 MERGE_COUNT_MIN = 16
 #: What one slice reads; the blocks of a slice may be large and have few living rows.
 READ_BYTES_MAX = 4 * BLOCK_BYTES_MAX
-#: So much that is dead may stay while somebody works with the partition: most of it is in blocks
-#: that are being received from, and will soon go by themselves.
+#: This many dead bytes may stay while clients use the partition. Most of them are in blocks that
+#: receivers are emptying, and go away with these blocks.
 DEAD_BYTES_MAX = 8 << 20
 #: Blocks at both ends are left alone: they are about to be read, or were written just now.
 UNTOUCHED = 16
 
 
 def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
-    """Rewrite one group of blocks, if one is worth it; tell whether one was.
+    """Rewrite one group of blocks, if one is worth it; return whether one was.
 
     `eager` also merges small blocks that are all alive, and rewrites whatever is mostly dead: for
     when there is nothing else to do.
@@ -116,7 +116,7 @@ def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
 
 
 def _worth(group: list[BlockPlace]) -> bool:
-    """Tell whether rewriting gives back as much as it writes, or tidies many small blocks."""
+    """Return whether rewriting frees more than it writes, or merges many small blocks."""
     dead_bytes = sum(place.size - place.live_bytes for place in group)
     live_bytes = sum(place.live_bytes for place in group)
     return len(group) >= MERGE_COUNT_MIN or dead_bytes > live_bytes + 4096

@@ -13,7 +13,7 @@ from onibus.core.records import WriteBatch
 if TYPE_CHECKING:
     from onibus.core.subscription import Subscription
 
-#: The reasons that the broker gives by itself, as Service Bus spells them.
+#: The reasons that the broker itself gives, as Service Bus spells them.
 EXPIRED = "TTLExpiredException"
 EXPIRED_TEXT = "The message expired and was dead lettered."
 TOO_MANY_DELIVERIES = "MaxDeliveryCountExceeded"

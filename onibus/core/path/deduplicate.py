@@ -38,7 +38,7 @@ def find_originals(
     forget_before: int,
     forget_below: int,
 ) -> list[int]:
-    """Return the same for so many messages, given by their identities.
+    """Return the same for `count` messages, given by their identities.
 
     owners[i] is the position of the message that has hashes[i]; those of one follow each other.
     """
@@ -60,12 +60,12 @@ def find_repeats(
     times: Sequence[int] | None = None,
     window_ms: int = 0,
 ) -> list[int]:
-    """Return what each of so many messages repeats: what is known, or an earlier one of them.
+    """Return what each of `count` messages repeats: a recorded one, or an earlier one of them.
 
-    known[i] is the ordinal that is remembered of names[i] and counts for its message, or -1.
-    Without `times` all of them come at one moment. With them, which never fall, a message that was
-    new is an original for as long as the window lasts, and after that the next one is new (D5).
-    Messages that are no owner repeat nothing.
+    known[i] is the ordinal recorded for names[i] that counts for its message, or -1. Without
+    `times` all of them arrive at the same time. With `times`, which never fall, a new message is an
+    original while the window lasts; after that the next one is new (D5). Messages without an
+    identity repeat nothing.
     """
     originals = [-1] * count
     in_batch: dict[bytes, int] = {}

@@ -1,7 +1,7 @@
-"""Delay: a new message waits for a while before it can be received; it has its number already.
+"""Delay: a new message has its sequence number, and waits before it can be received.
 
-In sessions it keeps its place and blocks what comes after, like one that was abandoned with a delay
-(X4). A message with a time of its own is scheduled instead (path/schedule.py).
+In sessions it keeps its place and blocks those after it, like one that was abandoned with a delay
+(X4). A message that names its own time is scheduled instead (path/schedule.py).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def send(
     only: int = 0,
     plan: Plan | None = None,
 ) -> list[Sent]:
-    """Store what is new of a batch, as `find_duplicates` told; answer for each in order.
+    """Store the messages that `find_duplicates` found new; return each one's outcome in order.
 
     `only`: in a topic, the subscription that gets it, whatever the rules say. `plan`: its fan-out,
     as far as it was computed before.
@@ -105,7 +105,7 @@ def store(
 ) -> list[int]:
     """Store messages, duplicates or not; return their ordinals.
 
-    `activated`: their scheduled time has come, whatever the wall clock says.
+    `activated`: their scheduled time is due, whatever the wall clock says.
     """
     ordinals: list[int] = []
     start = 0
@@ -149,7 +149,7 @@ def _store_block(
     only: int,
     fan: FanOut | None,
 ) -> None:
-    """Make a block of rows with ordinals from `first` on, and show it to who is to see it."""
+    """Make a block of rows with ordinals from `first` on, and show it to its subscriptions."""
     count, messages = len(piece), [prepared.message for prepared in piece]
     scheduled: list[tuple[int, int]] = []
     if not activated:
@@ -216,7 +216,7 @@ def put_block(
     wall: int,
     out: WriteBatch,
 ) -> None:
-    """Add a block to the log, and show its messages to who is to see them."""
+    """Add a block to the log, and show its messages to their subscriptions."""
     first, count, moment = block.first, len(block.sessions), block.moment
     place = (block.payload, first, first + count - 1, count, block.earliest, out, block.keys)
     if not partition.is_topic:
@@ -256,7 +256,7 @@ def session_keys(
 def _store_copies(
     partition: Partition, copies: list[Copy], now: int, wall: int, out: WriteBatch
 ) -> None:
-    """Store what rules made besides: rows of their own, each for one subscription."""
+    """Store the further copies that rules made: separate rows, each for one subscription."""
     rows_of_all = [encode(copy.message) for copy in copies]
     start = 0
     while start < len(copies):

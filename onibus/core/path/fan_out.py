@@ -203,6 +203,7 @@ class FanOut:
             subscription = self._partition.subscriptions[number]
             # Nothing is written: the block is stored with its subscriptions (core/fans.py).
             subscription.gone.extend_by(share.gaps, first, rows - share.count)
+            subscription.tally.selected += share.count
             if share.dead:
                 for at, (reason, description) in share.dead.items():
                     overlay = share.overlays.pop(at, None)

@@ -23,7 +23,7 @@ PIECES_A_SLICE = 1_000
 
 
 def ordinal_of(partition: Partition, number: object) -> int:
-    """Return the ordinal of a number that was given out, or of the next one."""
+    """Return the ordinal of a sequence number that was assigned, or of the next one."""
     log, numbering = partition.log, partition.numbering
     if type(number) is int:
         for ordinal in numbering.candidates(number, log.visible_below + 1):
@@ -125,9 +125,9 @@ def first_since(log: Log, time: int) -> int:
 
 
 def reach(log: Log, start: int, end: int, size: int) -> int:
-    """Return the ordinal up to which, without it, rows from start on have at most so many bytes.
+    """Return the ordinal before which the rows from start on have at most `size` bytes.
 
-    One row at least is reached. Rows of a block are taken to be of one size.
+    At least one row is included. Rows of a block count as equally large.
     """
     position = start
     for at in range(log.reaching(start), len(log.places)):

@@ -79,9 +79,9 @@ _ORDINALS: dict[Table, tuple[int, ...]] = {
 
 
 def recover(partition: Partition, rows: Rows) -> list[tuple[Table, Row]]:
-    """Load a new partition, with its subscriptions, with what its store has of it.
+    """Load a new partition and its subscriptions from the rows of its store.
 
-    Return the keys of rows that belong to subscriptions which are no more.
+    Return the keys of rows that belong to deleted subscriptions.
     """
     floor = partition.log.floor
     _recover_counters(partition, rows.get(COUNTERS, []))
@@ -217,7 +217,7 @@ def _recover_fans(
 
 
 def _complement(live: list[int], next_ordinal: int) -> Runs:
-    """Return the ordinals given out so far that are not among these."""
+    """Return the ordinals assigned so far that are not among these."""
     gone = Runs()
     start = 1
     for first, last in [*as_runs(live), (next_ordinal, next_ordinal)]:
@@ -247,7 +247,7 @@ def _recover_marks(subscription: Subscription, rows: list[Any]) -> None:
 
 
 def _recover_ready(subscription: Subscription, index: list[Any], marks: list[Any]) -> None:
-    """What is neither gone nor set aside is ready; holds are applied on top of that."""
+    """Make messages ready that are neither gone nor set aside; holds are applied after that."""
     aside = [row[2] for row in marks if row[3] != State.ACTIVE]
     if not subscription.settings.requires_session:
         _ready_runs(subscription, aside)
@@ -269,7 +269,7 @@ def _recover_ready(subscription: Subscription, index: list[Any], marks: list[Any
 
 
 def _among(ordinals: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Tell which ordinals are among a few. They lie close together: a table of bits is fastest."""
+    """Return which ordinals are among a few. All are close together, so use a table of bits."""
     low, high = int(ordinals.min()), int(ordinals.max())
     if high - low > 16 * len(ordinals) + 1_000_000:
         return np.isin(ordinals, few)

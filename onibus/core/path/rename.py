@@ -29,7 +29,7 @@ def rename_remembered(
 ) -> list[Prepared]:
     """Return the batch with new ids for those messages that would be dropped as duplicates.
 
-    `originals` is what `find_duplicates` told of the batch. The messages have their old numbers as
+    `originals` is the result of `find_duplicates`. The messages have their old sequence numbers as
     `enqueued_sequence_number`. Reads, and changes nothing.
     """
     renamed = list(batch)

@@ -1,7 +1,7 @@
-"""Room: how many bytes one receive may give out, over however many partitions.
+"""Room: how many bytes one receive may deliver, across any number of partitions.
 
-Blocks are counted whole: that is what is read, and no message is larger than its block. One message
-is always given out, however large it is.
+Blocks are counted whole, since they are read whole, and no message is larger than its block. One
+message is always delivered, however large it is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """What is left of the bytes of one receive."""
+    """The bytes that one receive may still deliver."""
 
     __slots__ = ("_empty", "_most", "left")
 
@@ -45,7 +45,7 @@ class Room:
         return len(ordinals)
 
     def take_all(self, log: Log, ordinals: Sequence[int]) -> None:
-        """Refuse messages that are to be given out together and have no room."""
+        """Reject messages that must be delivered together and do not fit."""
         if self.take(log, ordinals) < len(ordinals):
             raise InvalidOperation(
                 f"the messages exceed {self._most} bytes together: receive fewer at once"

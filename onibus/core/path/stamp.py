@@ -19,7 +19,7 @@ def stamp(partition: Partition, count: int, wall: int, out: WriteBatch) -> tuple
     """Take up to `count` consecutive ordinals; return (first, how many, stamp).
 
     The stamp never runs backwards, whatever the wall clock does (S4). After the counter has rolled
-    over, an ordinal whose number is still in use is passed over (S8), which may cut a batch in two.
+    over, an ordinal whose sequence number is still in use is skipped (S8), which may split a batch.
     """
     log = partition.log
     log.last_stamp = max(wall, log.last_stamp)
@@ -54,5 +54,5 @@ def stamps(last: int, walls: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _in_use(partition: Partition, ordinal: int) -> bool:
-    """Tell whether the ordinal's number is that of a message that is still there."""
+    """Return whether a message still has the ordinal's sequence number."""
     return any(partition.in_use(earlier) for earlier in partition.numbering.earlier(ordinal))

@@ -2,7 +2,7 @@
 
     text → sql_lexer → sql_parser → sql_tree → sql_compile → a function of a message
 
-A filter or action is read once, when it is made; what is wrong with it is said then
-(`InvalidFilter`). What remains for each message is a call of functions in functions, without any
-tree. The language and where it differs from the real service: docs/sql-filters.md.
+A filter or action is parsed once, when it is created, and rejected then if it is invalid
+(`InvalidFilter`). Each message costs a call of nested functions, without any tree.
+docs/sql-filters.md describes the language and where it differs from Service Bus.
 """

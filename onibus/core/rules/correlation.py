@@ -1,7 +1,7 @@
-"""Correlation filters: everything that is named must be equal.
+"""Correlation filters: every property that they name must be equal.
 
-Equal means as in SQL: the same kind and the same value, texts with their case, numbers by value,
-names of user properties without case. What the message lacks is equal to nothing.
+Equality is that of SQL: the same kind and the same value. Strings compare with case, numbers by
+value, names of user properties without case. A property that the message lacks is equal to nothing.
 """
 
 from __future__ import annotations

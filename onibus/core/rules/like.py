@@ -1,8 +1,8 @@
-"""LIKE: patterns in which % stands for any text and _ for any one character.
+"""LIKE: patterns in which % stands for any string and _ for any one character.
 
-An escape character makes the character behind it mean itself. Case matters. The cost is bounded
-whatever the pattern: patterns without _ are looked for piece by piece, from left to right; those
-with _ run as an automaton whose states are the bits of one number, one step for a character.
+An escape character makes the next character mean itself. Case matters. The cost is bounded whatever
+the pattern. Patterns without _ are searched piece by piece, from left to right. Those with _ run as
+an automaton whose states are the bits of one number, one step per character.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _elements(pattern: str, escape: str | None) -> list[str]:
 
 
 def _pieces(elements: list[str]) -> Matcher:
-    """Match texts between %: the first begins, the last ends, the others come in order."""
+    """Match the strings between %: the first begins, the last ends, the others follow in order."""
     pieces = [""]
     for element in elements:
         if element == _MANY:

@@ -1,8 +1,8 @@
 """Actions: SET and REMOVE, done to a copy of the message.
 
-Statements run in order, each seeing what those before it did. A user property that is there by
-another case keeps its name; a new one is spelled as in the action. What cannot be stored, and what
-the system property does not take, is `FilterFailed`: then there is no copy.
+Statements run in order; each sees the changes of those before it. A user property that exists in
+another case keeps its name; a new one is spelled as in the action. A value that cannot be stored,
+or that the system property does not take, is `FilterFailed`: then no copy is made.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def compile_action(
 
 
 def changes_session(text: str, parameters: Mapping[str, Any]) -> bool:
-    """Tell whether an action sets or removes the SessionId."""
+    """Return whether an action sets or removes the SessionId."""
     statements = parse_action(text, parameters, SQL_LENGTH_MAX)
     targets = [one.target for one in statements if isinstance(one.target, tree.SystemProperty)]
     return any(TEXT_FIELDS.get(target.name) == "session_id" for target in targets)

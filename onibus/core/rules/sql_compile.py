@@ -84,10 +84,10 @@ def work_of(nodes: Any) -> Work:
 
 
 def needed_text(node: tree.Predicate) -> tuple[str, str] | None:
-    """Return the property and the text that a filter begins by comparing, if it does.
+    """Return the property and the string that a filter compares first, if it does.
 
-    Of a message that has another text under exactly that name the filter is false, and nothing of
-    the rest of it is looked at.
+    The filter is false for a message with a different string under exactly that name, and the rest
+    of the filter is not evaluated.
     """
     if isinstance(node, tree.All):
         node = node.terms[0]
@@ -159,7 +159,7 @@ def _user_property(name: str) -> Evaluate:
 
 
 def _find_named(node: tree.NamedProperty) -> Evaluate:
-    """Return the function of property(name), which gives MISSING where there is none."""
+    """Return the function of property(name), which returns MISSING if the message has none."""
     name_of = value(node.name)
 
     def find(subject: Subject) -> Any:

@@ -53,7 +53,7 @@ class Token(NamedTuple):
 
 
 def tokens_of(text: str, length_max: int = SQL_LENGTH_MAX) -> list[Token]:
-    """Return the words of a text, the end among them, or say what is wrong with it."""
+    """Return the tokens of an expression, the end among them, or raise InvalidFilter."""
     if not isinstance(text, str):
         raise InvalidFilter(f"an SQL expression must be a string, not a {type(text).__name__}")
     if len(text) > length_max:
@@ -106,7 +106,7 @@ def _number(source: str, position: int, following: str) -> int | float:
         raise InvalidFilter(f"a number goes on with {following!r}", position)
     if source.isdigit():
         integer = int(source)
-        # One more than fits: a minus sign may stand before it, the parser looks.
+        # One more than fits: a minus sign may precede it, which the parser checks.
         if integer > 1 << 63:
             raise InvalidFilter("a whole number of more than 64 bits", position)
         return integer

@@ -14,9 +14,9 @@
     action      statement {[;] statement} [;]
     statement   SET property = sum | REMOVE property
 
-Values and conditions are told apart by what was read, not by where it stands, so that a parenthesis
-may hold either and nothing is read twice. Whatever goes deeper than SQL_DEPTH_MAX is refused before
-the stack knows of it.
+The parser distinguishes values from conditions by their content, not their position, so a
+parenthesis may hold either and nothing is read twice. An expression deeper than SQL_DEPTH_MAX is
+rejected before it can overflow the stack.
 """
 
 from __future__ import annotations

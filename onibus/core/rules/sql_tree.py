@@ -80,7 +80,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """NOT, also of IN, LIKE and IS."""
+    """NOT, including NOT IN, NOT LIKE and IS NOT."""
 
     term: Predicate
 
@@ -136,7 +136,7 @@ Value = Constant | Property | Sign | Arithmetic
 Predicate = Comparison | All | Either | Not | In | Like | IsNull | Exists
 Statement = SetProperty | RemoveProperty
 
-#: What the parser may find where a value stands, and where a condition stands.
+#: The nodes that are values, and those that are conditions.
 VALUES = (Constant, UserProperty, SystemProperty, NamedProperty, Sign, Arithmetic)
 PREDICATES = (Comparison, All, Either, Not, In, Like, IsNull, Exists)
 PROPERTIES = (UserProperty, SystemProperty, NamedProperty)

@@ -91,7 +91,7 @@ class Subject:
         return names.get(folded, MISSING)
 
     def changed(self) -> None:
-        """Look at the properties anew: they were changed."""
+        """Read the properties again: they were changed."""
         self.charge(len(self.properties))
         self._folded = None
 
@@ -125,7 +125,7 @@ def subject_of(received: ReceivedMessage) -> Subject:
 
 
 def time_of(milliseconds: int | None) -> datetime | None:
-    """Return a stamp as a time; what lies behind the year 9999 is its last moment."""
+    """Return a stamp as a time; a stamp after the year 9999 is the last moment of that year."""
     if milliseconds is None:
         return None
     try:
@@ -139,7 +139,7 @@ def _time_to_live(subject: Subject) -> timedelta | None:
     return None if milliseconds is None else timedelta(milliseconds=milliseconds)
 
 
-#: The texts among the system properties, by folded names, and the fields of Message they are.
+#: The string system properties, by folded names, and their fields of Message.
 TEXT_FIELDS = {
     "contenttype": "content_type",
     "correlationid": "correlation_id",

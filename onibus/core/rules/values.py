@@ -1,10 +1,10 @@
-"""Values of the SQL of rules: their kinds, how they compare and how they are computed with.
+"""Values of the SQL of rules: their kinds, how they compare and what arithmetic they allow.
 
-- NULL and what is not there are None, and mean *unknown*: whatever is done with None gives None.
+- NULL and missing properties are None, and mean *unknown*: any operation on None gives None.
 - Values compare within their kind only; across kinds the answer is unknown. Whole numbers and
-  floating ones are one kind and compare by value. Texts compare by code points. Booleans and bytes
-  are equal or not, and have no order.
-- Whole numbers have 64 bits: what leaves them, and a division of them by zero, is `FilterFailed`.
+  floating ones are one kind and compare by value. Strings compare by code points. Booleans and
+  bytes are equal or not, and have no order.
+- Whole numbers have 64 bits: an overflow, or a division of them by zero, is `FilterFailed`.
   Division cuts toward zero and a remainder has the sign of its dividend, as in C#.
 - Floating numbers follow IEEE 754: a division by zero is infinite or not a number.
 """
@@ -32,7 +32,7 @@ NUMBER, TEXT, TIME, DURATION, BOOLEAN, BINARY = (
 #: Kinds whose values have an order.
 ORDERED = frozenset({NUMBER, TEXT, TIME, DURATION})
 
-# A boolean is an int to Python: it stands first.
+# A boolean is an int to Python, so it comes first.
 _KINDS: dict[type, str] = {
     bool: BOOLEAN,
     int: NUMBER,
@@ -73,7 +73,7 @@ def is_zoneless(time: datetime) -> bool:
 
 
 def in_range(time: datetime) -> bool:
-    """Tell whether a time has a year from 1 to 9999 in UTC too, in which messages keep it."""
+    """Return whether a time, in UTC as messages keep it, has a year from 1 to 9999."""
     try:
         time.astimezone(UTC)
     except OverflowError:
@@ -107,7 +107,7 @@ equal = comparison("=")
 
 
 def add(left: Any, right: Any) -> Any:
-    """Add numbers, times and durations; put texts together, also a text and a whole number."""
+    """Add numbers, times and durations; concatenate strings, or a string and a whole number."""
     if left is None or right is None:
         return None
     kinds = (kind_of(left), kind_of(right))
@@ -186,7 +186,7 @@ def negate(value: Any) -> Any:
 
 
 def affirm(value: Any) -> Any:
-    """Return what stands behind a plus sign: a number or a duration as it is."""
+    """Return the operand of a plus sign unchanged: a number or a duration."""
     if value is None or kind_of(value) in (NUMBER, DURATION):
         return value
     raise _unsigned(value)

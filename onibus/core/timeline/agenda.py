@@ -1,9 +1,9 @@
 """Rows that wait for their time, in runs sorted by it.
 
 Rows that begin to wait together are a run: sorted by (due, place), cut into chunks. When time has
-passed the first rows of each run come out, whose chunks were read for that and for nothing else; a
-position says how far a run has come, so that a chunk is written once and dropped when it is used
-up. Runs are merged when there are as many rows in the younger ones as in the older.
+passed the first rows of each run come out, and only their chunks are read. A position marks the
+next row of a run, so that a chunk is written once and dropped when it is used up. Runs are merged
+when there are as many rows in the younger ones as in the older.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from onibus.core.timeline.chunks import Chunks
 
-#: A chunk has about so many bytes: that is what is read to get at its first row.
+#: A chunk has about this many bytes, all of which are read to get its first row.
 CHUNK_BYTES = 1 << 20
 
 #: What an agenda adds to rows: when they are due, and their place among those due at one time.
@@ -31,7 +31,7 @@ class _Run:
     def __init__(self, chunks: list[list[int]], taken: int) -> None:
         #: (number, rows, due of the next row) of each chunk
         self.chunks = chunks
-        #: rows of the first chunk that have come out already
+        #: rows of the first chunk that were taken already
         self.taken = taken
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Agenda:
         self._chunks = chunks
         self._chunk_bytes = chunk_bytes
         self._runs: list[_Run] = []
-        #: rows that have not been written: those of the batch that is worked on
+        #: rows not yet written: those of the current batch
         self._loose: list[pa.Table] = []
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Agenda:
             self._loose.append(rows.append_column(PLACE, pa.array(places, pa.int64())))
 
     def take(self, now: int) -> pa.Table | None:
-        """Take out the rows that are due, by (due, place); None if there are none."""
+        """Take out the rows that are due, by (due, place); return None if no row is due."""
         tables, left = [], []
         for table in self._loose:
             due = pc.less_equal(table.column(DUE), now)

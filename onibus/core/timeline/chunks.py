@@ -1,8 +1,8 @@
 """Numbered pieces of state, written and read as a whole.
 
-A state that grows is not one value: who keeps it would have to write all of it for every change.
-Nor is it a value for each row: asking for each costs more than the rest of the work. So it is cut
-into chunks, each written once, read when needed, and dropped when it is used up.
+A growing state is not kept as one value: every change would rewrite all of it. Nor is it one value
+per row: reading each costs more than everything else. So it is cut into chunks, each written once,
+read when needed, and dropped when it is used up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class Chunks:
-    """What was put since the last change that was taken, before what its keeper has."""
+    """The chunks put since the last `changes`, over those that its keeper stores."""
 
     __slots__ = ("_dropped", "_put", "_read", "next_chunk")
 
@@ -33,16 +33,16 @@ class Chunks:
         return self._read(chunk) if content is None else content
 
     def drop(self, chunk: int) -> None:
-        """Let go of a chunk."""
+        """Drop a chunk."""
         if self._put.pop(chunk, None) is None:
             self._dropped.append(chunk)
 
     def kept_by(self, read: Callable[[int], bytes]) -> None:
-        """Take note of who has the chunks from now on."""
+        """Read the chunks with this function from now on."""
         self._read = read
 
     def changes(self) -> tuple[dict[int, bytes], list[int]]:
-        """Return what to keep and what to delete, since this was asked last."""
+        """Return the chunks to keep and to delete since the last call."""
         put, dropped = self._put, self._dropped
         self._put, self._dropped = {}, []
         return put, dropped

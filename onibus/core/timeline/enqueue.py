@@ -1,25 +1,25 @@
-"""Enqueue over time: what a partition makes of the rows that were sent to it.
+"""Enqueue over time: the events that sent rows cause in a partition.
 
 admit → deduplicate → stamp → schedule → expire, as one table of events. An event is a row with the
 columns that came with it, and these:
 
-    outcome           string    what became of it:
-        accepted          it is in the queue, with a number and a stamp
-        scheduled         it waits for its time, with a number; it is accepted with another then
+    outcome           string    one of:
+        accepted          it is in the queue, with a sequence number and a stamp
+        scheduled         it waits for its time, with a sequence number; it gets another then
         duplicate         it was dropped: it repeats `duplicate_of`
         expired           it was accepted, and its time to live is over
-        dead-lettered     the same, where the entity dead-letters what expires; or it was refused,
-                          which a sender would have been told
+        dead-lettered     the same, if the entity dead-letters what expires; or it was rejected,
+                          for which a sender would get an error
     sequence_number   int64     null where it got none
     enqueued_time_ms  int64     the stamp; of what expired, when it did
     expires_at_ms     int64     null for never
     duplicate_of      int64     the sequence number of the message that a duplicate repeats
-    scheduled_number  int64     the number that an accepted row had while it waited
-    reason            string    why it is a dead letter: our error's code, or as Service Bus says
+    scheduled_number  int64     the sequence number that an accepted row had while it waited
+    reason            string    why it was dead-lettered: our error's code, or Service Bus's reason
     description       string
 
-Rows never change: who waits is who is scheduled and not accepted yet. An event of expiry has the
-columns that name a message, and no body: that is in the event of its acceptance.
+Rows never change: the waiting rows are those scheduled and not accepted yet. An expiry event has
+the columns that identify a message, and no body: its accepted event has that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from onibus.core.timeline.words import coded, words_of_hashes
 ACCEPTED, SCHEDULED, DUPLICATE = "accepted", "scheduled", "duplicate"
 GONE, DEAD = "expired", "dead-lettered"
 
-#: What an event has besides the columns of its row.
+#: The columns that an event adds to those of its row.
 EVENT = pa.schema(
     [
         pa.field("outcome", pa.string()),
@@ -90,10 +90,10 @@ class Enqueuing:
         until: int = 0,
         refused: Mapping[int, Refused] | None = None,
     ) -> pa.Table:
-        """Take rows in the order in which they came; return what became of them and of others.
+        """Take rows in order of arrival; return the events of these rows and of waiting ones.
 
         `messages` are the same rows by the schema of messages. Those in `refused` were found to be
-        wrong before, and are dead letters.
+        invalid before, and are dead-lettered.
         """
         prepared, errors, good = self._admit(messages, refused or {})
         admitted, times = rows, times
@@ -204,7 +204,7 @@ def _refused(rows: pa.Table, errors: Mapping[int, Refused]) -> pa.Table:
 
 
 def _events(rows: pa.Table, fields: Mapping[str, Any]) -> pa.Table:
-    """Return rows with the columns of events, null where not given; a text stands for all rows."""
+    """Return rows with the columns of events, null if not given; a string fills all rows."""
     for field in EVENT:
         value = fields.get(field.name)
         if value is None:

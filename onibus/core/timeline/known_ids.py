@@ -41,7 +41,7 @@ class Run:
     newest: int
     #: whether identities share their first half, so that one place does not answer for one
     twins: bool
-    #: where it is kept, if it is
+    #: the chunk that keeps it, if one does
     chunk: int | None = None
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class Run:
 
 
 class KnownIds:
-    """What is remembered of the rows that were accepted."""
+    """The recorded ids of the rows that were accepted."""
 
     def __init__(self, chunks: Chunks, run_entries_max: int = RUN_ENTRIES_MAX) -> None:
         self._chunks = chunks
@@ -62,7 +62,7 @@ class KnownIds:
         return sum(map(len, self._runs))
 
     def find(self, words: Words) -> tuple[Numbers, Numbers]:
-        """Return ordinal and time of the newest entry of each identity; -1 where there is none.
+        """Return ordinal and time of the newest entry of each identity; -1 if it has none.
 
         Identities are rows of two words.
         """

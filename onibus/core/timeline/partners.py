@@ -1,16 +1,17 @@
 """Rows that wait for each other: the deferral of a workflow, without a consumer (L1, L2).
 
-A payment came before its order. A consumer would set it aside, remember its number, and take it up
-when the order is done. Here a row names what it *needs* and what it *gives*, inside its workflow:
+A payment came before its order. A receiver would defer it, remember its sequence number, and
+receive it when the order is done. Here a row names what it *needs* and what it *gives*, inside its
+workflow:
 
 1. A row that needs nothing, or what was given before, comes out at the moment it arrives.
 2. A row whose need was not given waits. It comes out right after the row that gives it; one row may
    so release many, and each of these others in turn, in the order in which they came.
 3. A row that has waited for the limit comes out then, marked as one whose partner is missing. It
    still gives what it gives: others need it, not what it needed.
-4. What was given is remembered for a time after it was given last.
+4. A given name is remembered for a time after it was given last.
 
-So whoever takes the rows as they come out never meets one before what it needs, unless it is
+So a consumer of the rows in this order never meets one before the row it needs, unless it is
 marked. Time never runs backwards: a row that comes before what was seen is taken as coming now.
 """
 
@@ -82,7 +83,7 @@ class Partners:
         self.remember_ms = remember_ms
         self.now = 0
         self.released = 0
-        #: what was given, and when last; the oldest first
+        #: the names given, and when last; the oldest first
         self._given: dict[Name, int] = {}
         #: rows that wait, by a serial number that rises; and by what they need
         self._waiting: dict[int, _Waiting] = {}
@@ -168,7 +169,7 @@ class Partners:
                 ahead.append(((row.chunk, row.position), MET, row.gives))
 
     def _forget(self) -> None:
-        """Forget what was given too long ago to be asked for."""
+        """Forget names that were given longer ago than `remember_ms`."""
         for name, given in list(self._given.items()):
             if self.now - given < self.remember_ms:
                 break

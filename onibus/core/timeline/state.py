@@ -1,8 +1,8 @@
 """The state of timelines that share their chunks, as bytes: a small head, and the chunks.
 
-The head is a MessagePack array: the version of this form, the next chunk's number, and of each
-timeline what it is and its counters and chunk numbers. What is read back is of this form or
-refused: a newer version may keep more than this one understands.
+The head is a MessagePack array: the version of this format, the next chunk's number, and for each
+timeline its kind, counters and chunk numbers. Other versions are rejected: a newer version may keep
+more than this one understands.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ State = Timeline | Partners
 
 
 def encode(states: Sequence[State]) -> bytes:
-    """Return the head; what is to be kept besides is in the chunks of the first one, and of all."""
+    """Return the head; the rest is in the chunks, which all the states share."""
     told = [[_kind(state), _plain(state)] for state in states]
     return msgspec.msgpack.encode([VERSION, states[0].chunks.next_chunk, told])
 
 
 def decode(head: bytes, states: Sequence[State]) -> None:
-    """Take up a state into timelines that were made anew."""
+    """Load a state into newly made timelines."""
     try:
         version, next_chunk, told = msgspec.msgpack.decode(head)
     except (msgspec.DecodeError, ValueError, TypeError) as error:

@@ -1,13 +1,13 @@
 """One partition over time: deduplicate → stamp → schedule → expire, for rows with their times.
 
-What the broker does moment by moment is here done for many moments at once, as columns:
+The broker acts moment by moment; this module acts on many moments at once, as columns:
 
 1. Time never runs backwards: a row that comes before what was seen is taken as coming now.
-2. Who repeats whom follows from the times alone, since an id is recorded when its message comes,
+2. Duplicates follow from the times alone, since an id is recorded when its message arrives,
    scheduled or not (D8): `find_repeats` of core/path/deduplicate.py.
-3. New rows, and scheduled rows that come due, are put in the order of their moments; what is due at
-   a moment comes before what arrives then, as in the broker, which passes time before it takes
-   anything. That order is the order of numbers, and stamps follow it (S2, S4, S6).
+3. New rows, and scheduled rows that are due, are put in the order of their moments; rows due at a
+   moment precede rows that arrive then, as in the broker, which passes time before it takes
+   anything. Sequence numbers and stamps follow that order (S2, S4, S6).
 4. A message expires when its time to live is over, counted from the moment it was enqueued (B2).
 """
 
@@ -34,9 +34,9 @@ from onibus.core.timeline.known_ids import KnownIds
 Numbers = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
-#: What a waiting row has besides its own columns: its number as a scheduled one, its time to live.
+#: The columns added to a waiting row: its ordinal as a scheduled one, its time to live.
 SCHEDULED_ORDINAL, TTL = "_scheduled_ordinal", "_ttl"
-#: What is known of a row that expires.
+#: The column added to a row that expires.
 ORDINAL = "_ordinal"
 
 
@@ -44,7 +44,7 @@ ORDINAL = "_ordinal"
 class Arrivals:
     """Rows in the order in which they came."""
 
-    #: what is carried along
+    #: the columns to carry along
     rows: pa.Table
     #: when each one came, in milliseconds; never falls
     times: Numbers
@@ -52,17 +52,17 @@ class Arrivals:
     #: of one row follow each other
     words: Words | None = None
     owners: Numbers | None = None
-    #: when rows are to be seen; null for at once
+    #: when rows become visible; null for at once
     dues: pa.Array | None = None
     #: how long each lives, or FOREVER
     ttls: Numbers | None = None
-    #: what a duplicate repeats is told by these instead of by sequence numbers
+    #: these name what a duplicate repeats, instead of sequence numbers
     labels: Numbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What became of rows, and what came of those that waited."""
+    """The outcomes of arrived rows and of those that waited."""
 
     #: of each arrival: whether it was dropped, and what it repeats
     dropped: Truths
@@ -100,7 +100,7 @@ class Timeline:
         self.numbering = numbering
         self.chunks = chunks
         self.window_ms = window_ms
-        #: the columns that are kept to tell of a message that expires; None: nobody wants to know
+        #: the columns kept to report a message that expires; None: expiry is not reported
         self.expiring = expiring
         self.next_ordinal = 1
         self.last_stamp = 0
@@ -170,7 +170,7 @@ class Timeline:
             return np.full(count, -1, np.int64)
         known, recorded = self.known.find(words)
         known[recorded <= times[owners] - self.window_ms] = -1
-        # Only rows that may repeat something are looked at one by one.
+        # Only rows that may repeat something are checked one by one.
         asked = (known != -1) | _appears_twice(words[:, 0])
         if not asked.any():
             return np.full(count, -1, np.int64)
@@ -201,7 +201,7 @@ class Timeline:
         self.known.add(words, labels[owners], times[owners], self.now - self.window_ms)
 
     def _repeats(self, arrivals: Arrivals, originals: Numbers, given: Numbers) -> Numbers:
-        """Return what duplicates repeat, as it is told to users."""
+        """Return what duplicates repeat, as users see it."""
         if arrivals.labels is None:
             return np.where(originals == -1, -1, self.numbering.numbers(given))
         repeats = originals.copy()

@@ -123,7 +123,7 @@ def map_(elements: Sequence[bytes]) -> bytes:
 
 
 def wrapped_map(count: int, content: bytes) -> bytes:
-    """Return a map of so many keys and values that are encoded and put together already."""
+    """Return a map of `count` keys and values, whose encodings `content` joins."""
     return _wrapped(0xC1, 0xD1, count, content)
 
 
@@ -159,7 +159,7 @@ def fields(entries: Mapping[str, bytes]) -> bytes:
 
 
 def text_map(entries: Mapping[str, bytes]) -> bytes:
-    """Return a map with texts as its keys."""
+    """Return a map with string keys."""
     return map_([part for key, value in entries.items() for part in (string(key), value)])
 
 

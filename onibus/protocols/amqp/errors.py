@@ -1,7 +1,7 @@
-"""What a peer did wrong, by the conditions of the specification (part 2, 2.8.14 to 2.8.18).
+"""Errors of a peer, by the conditions of the specification (part 2, 2.8.14 to 2.8.18).
 
-A condition ends the smallest thing that it concerns: a link (`LinkFailed`), a session
-(`SessionFailed`) or the whole connection (`ConnectionFailed`). Bytes that are no AMQP at all are
+A condition ends the smallest thing that it concerns: a link (`LinkFailed`), an AMQP session
+(`SessionFailed`) or the whole connection (`ConnectionFailed`). Bytes that are not AMQP raise
 `DecodeError`, which ends the connection.
 """
 

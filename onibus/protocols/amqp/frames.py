@@ -18,7 +18,7 @@ FRAME_BYTES_MIN = 512
 
 PROTOCOL_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
-#: What is said where only TLS is spoken.
+#: The protocol header that asks for TLS.
 TLS_HEADER = b"AMQP\x02\x01\x00\x00"
 EMPTY_FRAME = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 
@@ -37,7 +37,7 @@ class Cutter:
     def __init__(self, size_max: int) -> None:
         #: the largest frame that is taken
         self.size_max = size_max
-        #: what is there, and where what was not cut yet begins in it; what came since
+        #: the buffered bytes, the position of the first uncut one, and the bytes that came since
         self._data = b""
         self._at = 0
         self._more: list[bytes] = []
@@ -47,12 +47,12 @@ class Cutter:
 
     @property
     def waiting(self) -> bool:
-        """Tell whether something has begun that is not whole yet."""
+        """Return whether a frame has begun and is not complete yet."""
         return bool(self._have)
 
     @property
     def is_short(self) -> bool:
-        """Tell whether what is there is not enough for anything."""
+        """Return whether the buffered bytes are too few for a frame or header."""
         return self._have < self._need
 
     @property
@@ -90,7 +90,7 @@ class Cutter:
         return run
 
     def frames(self, limit: int = 1 << 30) -> list[Frame]:
-        """Return the frames that are whole, at most so many; the rest is kept."""
+        """Return up to `limit` complete frames; keep the rest."""
         if self._have < self._need:
             return []
         data, at = self._joined()
@@ -102,7 +102,7 @@ class Cutter:
             body = words * 4
             if not HEADER_BYTES <= body <= size <= self.size_max:
                 if found:
-                    # What came before it counts: the next call meets it again.
+                    # Return the frames before it: the next call raises the error.
                     break
                 raise ConnectionFailed(
                     FRAMING_ERROR,
@@ -118,7 +118,7 @@ class Cutter:
         return found
 
     def _joined(self) -> tuple[bytes, int]:
-        """Return all that is there in one piece, and where what was not cut yet begins."""
+        """Return the buffered bytes in one piece, and the position of the first uncut byte."""
         if self._more:
             if self._at < len(self._data):
                 self._more.insert(0, self._data[self._at :])

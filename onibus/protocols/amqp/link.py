@@ -1,9 +1,9 @@
-"""Links: one way for deliveries between a client and a node, with its credit.
+"""Links: one direction of deliveries between a client and a node, with its credit.
 
-A link is `IncomingLink` where the client sends and `OutgoingLink` where it receives. What it leads
-to is a `Node`, which the application chooses when the link is attached, at once or later. Between
-attach and answer a link is PENDING; what arrives on it then is kept from nobody: a sender has no
-credit yet.
+A link is an `IncomingLink` if the client sends and an `OutgoingLink` if it receives. It leads to a
+`Node`, which the application chooses when the link is attached, at once or later. Between the
+attach and its response a link is PENDING. Nothing arrives on it then, since a sender has no credit
+yet.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class LinkState(Enum):
     DETACHED = "gone"
 
 
-#: (state, input) → state; what is not here is an illegal state.
+#: (state, input) → state; other pairs are illegal.
 LINK_STATES = {
     (LinkState.PENDING, "answer"): LinkState.ATTACHED,
     (LinkState.PENDING, "refuse"): LinkState.DETACHING,
@@ -72,13 +72,13 @@ class Delivery:
         self.id = delivery_id
         self.format = message_format
         self.payload = payload
-        #: nobody waits to hear what becomes of it
+        #: the sender waits for no outcome
         self.settled = settled
         #: a transactional state, or None
         self.state = state
 
     def settle(self, state: bytes) -> None:
-        """Tell what became of it."""
+        """Send its outcome to the sender."""
         if not self.settled:
             self.link.session.settle([self.id], state)
 
@@ -90,13 +90,13 @@ class Node(Protocol):
         """A client has sent something."""
 
     def flowed(self, link: OutgoingLink) -> None:
-        """A client can take something, or wants no more."""
+        """Handle a flow: the client has changed its credit."""
 
     def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
-        """A client tells what is to become of deliveries."""
+        """Handle the outcome that a client asks for."""
 
     def detached(self, link: Link) -> None:
-        """The link is no more."""
+        """Handle the end of the link."""
 
 
 class Link:
@@ -111,10 +111,10 @@ class Link:
         self.handle = attach.handle
         self.state = LinkState.PENDING
         self.node: Node | None = None
-        #: termini that are told to the client: its own addresses, and what the node adds
+        #: the termini sent to the client: its own addresses, and what the node adds
         self.source: bytes = say.source(attach.source)
         self.target: bytes = say.target(attach.target)
-        #: properties that are told to the client, encoded
+        #: properties sent to the client, encoded
         self.properties: dict[str, bytes] = {}
 
     @property
@@ -210,12 +210,12 @@ class IncomingLink(Link):
         self.grant()
 
     def grant(self) -> None:
-        """Let the client send on; what is not stored yet is bounded by its bytes (`held_bytes`)."""
+        """Grant the client more credit; `held_bytes` bounds the messages not stored yet."""
         self.credit = self._granted
         self.session.flow((self.handle, self.delivery_count, self.credit, False))
 
     def take_run(self, run: Run) -> bool:
-        """Take deliveries that came together, if all can be; tell whether they were taken."""
+        """Take deliveries that came together, if all can be taken; return whether they were."""
         if (
             self.on_run is None
             or self._first is not None
@@ -226,7 +226,7 @@ class IncomingLink(Link):
         self.on_run(run)
         left = len(run.ids)
         while left:
-            # Up to where the next credit is told, as if they had come one by one.
+            # Stop where the next credit is granted, as if they had arrived one by one.
             step = min(left, max(self.credit - self._granted // 2, 1))
             self.session.count_in(step)
             self._count(step)
@@ -340,7 +340,7 @@ class OutgoingLink(Link):
         self.settles = attach.snd_settle_mode == say.SETTLED
 
     def flow(self, flow: Flow) -> None:
-        """Take what a client tells of its credit."""
+        """Take the credit that a client sends."""
         if flow.link_credit is not None:
             seen = 0 if flow.delivery_count is None else flow.delivery_count
             left = (seen + flow.link_credit - self.delivery_count) & SERIAL

@@ -1,7 +1,7 @@
-"""Performatives: what frames say (specification, part 2, 2.7; part 4 for transactions).
+"""Performatives: the content of frames (specification, part 2, 2.7; part 4 for transactions).
 
-Each is a described list. What is read becomes a tuple with names, its fields checked against their
-types; what is written has all its fields, nulls included, since one client counts them.
+Each is a described list. A decoded one becomes a named tuple, its fields checked against their
+types. An encoded one has all its fields, nulls included, since one client counts them.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Transfer(NamedTuple):
 
 
 class Disposition(NamedTuple):
-    """What became of deliveries."""
+    """The outcome of deliveries."""
 
     role: bool
     first: int
@@ -265,7 +265,7 @@ def read_plain(body: bytes) -> Plain | None:
 
 
 def _plain_uint(body: bytes, at: int) -> tuple[int, int]:
-    """Return the uint that stands there, and where it ends: before the beginning if it is none."""
+    """Return the uint at a position and its end; an end before the position if it is not one."""
     code = body[at]
     if code == 0x52:
         return body[at + 1], at + 2
@@ -306,7 +306,7 @@ def released() -> bytes:
 
 
 def rejected(why: bytes | None = None) -> bytes:
-    """Return the outcome of what was refused; without an error, of what was to be rejected."""
+    """Return the rejected outcome; without an error, for a delivery that its receiver rejected."""
     return performative(REJECTED, [to.NULL if why is None else why])
 
 
@@ -396,13 +396,13 @@ def close(why: bytes | None) -> bytes:
 
 
 def terminus_list(terminus: Any) -> list[Any]:
-    """Return the fields of a source or target; none where there is none."""
+    """Return the fields of a source or target; an empty list if it is missing."""
     value = terminus.value if isinstance(terminus, Described) else None
     return value if isinstance(value, list) else []
 
 
 def address_of(terminus: Any) -> str:
-    """Return the address of a source or target; empty where it has none."""
+    """Return the address of a source or target; an empty string if it has none."""
     fields = terminus_list(terminus)
     return fields[0] if fields and isinstance(fields[0], str) else ""
 
@@ -414,7 +414,7 @@ def source(given: Any, more: bytes = to.NULL) -> bytes:
 
 
 def target(given: Any) -> bytes:
-    """Return a target with the address that a peer gave; a coordinator is one of its own."""
+    """Return a target with the address that a peer gave, or a coordinator."""
     if is_coordinator(given):
         return performative(COORDINATOR, [to.symbols(["amqp:local-transactions"])])
     return performative(TARGET, [_address(given), *[to.NULL] * 6])

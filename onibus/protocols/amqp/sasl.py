@@ -19,23 +19,23 @@ OK, AUTH, LATER = 0, 1, 4
 NAMELESS = ("MSSBCBS", "ANONYMOUS", "EXTERNAL")
 PLAIN = "PLAIN"
 
-#: Takes the name and the secret of PLAIN; tells whether they are good.
+#: Takes the name and the secret of PLAIN; returns whether they are valid.
 Check = Callable[[str, str], bool]
 
 
 def mechanisms() -> bytes:
-    """Return the frame that tells what can be chosen."""
+    """Return the frame that lists the mechanisms."""
     offered = performative(MECHANISMS, [to.symbols([NAMELESS[0], PLAIN, *NAMELESS[1:]])])
     return frame(0, offered, SASL)
 
 
 def outcome(code: int) -> bytes:
-    """Return the frame that tells whether the peer is let in."""
+    """Return the frame with the outcome of authentication."""
     return frame(0, performative(OUTCOME, [to.ubyte(code), to.NULL]), SASL)
 
 
 def is_let_in(body: bytes, check: Check) -> bool:
-    """Tell whether what a peer has chosen and shown lets it in."""
+    """Return whether the mechanism and the secret of a peer authenticate it."""
     code, fields, _ = read_list(body)
     if code != INIT or not fields or not isinstance(fields[0], str):
         raise ConnectionFailed(NOT_ALLOWED, "send sasl-init first")

@@ -1,8 +1,8 @@
-"""Sessions: channels of a connection, with delivery ids, windows and links.
+"""AMQP sessions: channels of a connection, with delivery ids, windows and links.
 
-Ids of deliveries are consecutive in each direction of a session. Windows are told correctly and
-taken leniently: one client counts deliveries where it should count frames. What became of sent
-deliveries is gathered and said in ranges, once a burst.
+Delivery ids are consecutive in each direction of a session. The windows that we send are exact;
+those that we get are treated leniently, since one client counts deliveries instead of frames.
+Outcomes of sent deliveries are gathered and sent in ranges, once per burst.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Session:
         self._window = begin.incoming_window
         #: frames that wait for the peer's window
         self._waiting: deque[bytes] = deque()
-        #: what became of deliveries of the peer, to be said: state → ids
+        #: outcomes of the peer's deliveries, not yet sent: state → ids
         self._outcomes: dict[bytes, list[int]] = {}
         self.say(say.begin(channel, 0, WINDOW, HANDLE_MAX))
 
@@ -145,7 +145,7 @@ class Session:
         self._next_outgoing_id = (self._next_outgoing_id + frames) & SERIAL
 
     def settle(self, ids: list[int], state: bytes) -> None:
-        """Take note of what became of deliveries of the peer."""
+        """Record the outcome of the peer's deliveries."""
         if not self._outcomes:
             self.connection.later(self)
         known = self._outcomes.get(state)
@@ -160,7 +160,7 @@ class Session:
             self.say(say.disposition(say.SENDER, first, last, state))
 
     def flush(self) -> None:
-        """Say what became of the peer's deliveries, in ranges."""
+        """Send the outcomes of the peer's deliveries, in ranges."""
         outcomes, self._outcomes = self._outcomes, {}
         if self.state is not SessionState.BEGUN:
             return
@@ -169,7 +169,7 @@ class Session:
                 self.say(say.disposition(say.RECEIVER, first, last, state))
 
     def held(self, size: int) -> None:
-        """Bytes of a delivery that is not whole are kept, or let go."""
+        """Count bytes of an incomplete delivery that are kept, or released."""
         self.connection.hold(size)
         self.connection.unfinished_bytes += size
 
@@ -227,7 +227,7 @@ class Session:
                 link.node.flowed(link)
 
     def take_run(self, run: Run) -> bool:
-        """Take deliveries that came together; tell whether they were taken."""
+        """Take deliveries that came together; return whether they were taken."""
         link = self.links.get(run.handle)
         if not isinstance(link, IncomingLink) or self.state is not SessionState.BEGUN:
             return False

@@ -1,7 +1,7 @@
-"""AMQP over WebSocket, for clients behind proxies that let nothing but HTTP through.
+"""AMQP over WebSocket, for clients behind proxies that pass only HTTP.
 
-A request to /$servicebus/websocket on the port of HTTP becomes a stream: what binary messages carry
-is AMQP, however it is cut. The bytes go to an `AmqpProtocol` as if a socket had brought them.
+A request to /$servicebus/websocket on the HTTP port becomes a stream: its binary messages carry
+AMQP, split anywhere. An `AmqpProtocol` gets the bytes as if from a socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onibus.security.origins import Origins
 PATH = b"/$servicebus/websocket"
 _PATHS = (PATH, PATH.replace(b"$", b"%24"))
 SUBPROTOCOL = "AMQPWSB10"
-#: What every connection of AMQP begins with, whether SASL, TLS or AMQP itself comes first.
+#: The first bytes of every AMQP connection, whether SASL, TLS or AMQP itself comes first.
 _AMQP = b"AMQP"
 #: Why a stream ends (RFC 6455, 7.4.1).
 _NORMAL, _GOING_AWAY, _UNSUPPORTED = 1000, 1001, 1003
@@ -31,7 +31,7 @@ _WHOLE = 0x80
 
 
 def is_wanted(url: bytes, headers: Mapping[str, str]) -> bool:
-    """Tell whether a request asks for AMQP over WebSocket, in a way that can be answered."""
+    """Return whether a request asks for AMQP over WebSocket in a form that the server supports."""
     offered = [one.strip() for one in headers.get("sec-websocket-protocol", "").split(",")]
     return (
         url.partition(b"?")[0].rstrip(b"/") in _PATHS
@@ -57,7 +57,7 @@ def accepted(headers: Mapping[str, str]) -> bytes:
 
 
 class Upgrades:
-    """Takes connections of HTTP over that want to speak AMQP."""
+    """Takes over HTTP connections that switch to AMQP."""
 
     def __init__(self, connections: AmqpConnections, origins: Origins) -> None:
         self._connections = connections
@@ -71,7 +71,7 @@ class Upgrades:
         headers: Mapping[str, str],
         rest: bytes,
     ) -> bool:
-        """Take a connection over, with what it sent ahead; tell whether it was."""
+        """Take over a connection, with the bytes it sent ahead; return whether it was taken."""
         if not is_wanted(url, headers):
             return False
         self._origins.check(headers)
@@ -84,9 +84,10 @@ class Upgrades:
         return True
 
     def take_at_once(self, peer: Peer, transport: asyncio.Transport, data: bytes) -> bool:
-        """Take a connection over that speaks AMQP without asking; tell whether it does.
+        """Take over a connection that speaks AMQP at once; return whether it does.
 
-        Clients that manage entities and send messages have one connection string, with one port.
+        Clients that both manage entities and send messages have one connection string, with one
+        port.
         """
         if not data.startswith(_AMQP):
             return False

@@ -181,5 +181,5 @@ def _grant(granted: Granted, place: Place, request: Request) -> None:
     except Forbidden:
         if "%" not in request.path and place.kind not in RIGHTS:
             raise
-        # Who signs the address of a request signs it as it is sent.
+        # A client signs the address of a request as it sends it.
         granted.grant(right_of(place.kind), request.path.strip("/"), now)

@@ -103,7 +103,7 @@ async def set_keys(kept: KeptKeys | None, entity: str, wanted: list[AccessKey] |
 
 
 def _same(wanted: AccessKey, before: AccessKey) -> bool:
-    """Tell whether nothing would change; a key that is left out stays."""
+    """Return whether nothing would change; a key that is left out stays."""
     filled = msgspec.structs.replace(
         wanted,
         primary=wanted.primary or before.primary,

@@ -1,4 +1,4 @@
-"""One request on its way: who asks, for what, and where its answers point."""
+"""One request: its client, its target, and the addresses in its responses."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Call:
 
     @property
     def changes(self) -> bool:
-        """Tell whether a PUT is meant for what is there already."""
+        """Return whether a PUT changes an existing entity."""
         return "if-match" in self.request.headers
 
     @property
     def host(self) -> str:
-        """Host and port by which the client reaches us."""
+        """Return the host and port that the client connects to."""
         return self.request.headers.get("host", "localhost")
 
     @property
@@ -100,7 +100,7 @@ class Call:
         return skip, min(top, PAGE_COUNT_MAX)
 
     def grant_forwarding(self, settings: dict[str, object]) -> None:
-        """Who lets messages go on elsewhere must own that, too."""
+        """Check that a client that sets up forwarding may manage the target, too."""
         for setting, header in _SUPPLEMENTS.items():
             target = settings.get(setting)
             if not isinstance(target, str):

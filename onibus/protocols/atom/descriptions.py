@@ -1,7 +1,7 @@
-"""What stands in the description of a queue, a topic and a subscription, element by element.
+"""The elements that describe a queue, a topic and a subscription.
 
-The tables below have the order of the service, which its clients rely on; what comes in may have
-any. Elements that only tell something are taken without a word: clients send back what they got.
+The tables below have the order of Service Bus, which its clients rely on; a request may have any
+order. Read-only elements in a request are ignored: clients send back what they got.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _KILOBYTE = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """An entity, and what else is told of it."""
+    """An entity, and the other facts in its description."""
 
     info: EntityInfo[Any]
-    #: host and port by which the client reaches us
+    #: the host and port that the client connects to
     host: str
     keys: Sequence[AccessKey] = ()
     #: the rules of all subscriptions of a topic
@@ -51,9 +51,9 @@ class Field:
     """One element."""
 
     name: str
-    #: what is written in it; None where it is left out
+    #: returns its content; None leaves the element out
     tell: Callable[[About], str | None]
-    #: the setting that it changes, if it does, and how that is read
+    #: the setting that it changes, if any, and how to read it
     setting: str = ""
     read: Callable[[str], Any] = str
     #: an update that leaves it out takes the setting back: there is no other way to say so
@@ -177,12 +177,12 @@ def _counts(about: About) -> str:
     return "".join(tag(f"d2p1:{name}", str(count)) for name, count in counts.items())
 
 
-#: Written with a name space of its own.
+#: Written with its own XML namespace.
 _COUNT_DETAILS = "CountDetails"
 _ATTRIBUTES = {_COUNT_DETAILS: f'xmlns:d2p1="{COUNTS}"'}
 
 _CREATED = _tell("CreatedAt", lambda about: moment(about.info.created_ms))
-# Not kept: what is told instead is no later than the truth.
+# Not stored: the creation time is returned instead.
 _UPDATED = _tell("UpdatedAt", lambda about: moment(about.info.created_ms))
 _ACCESSED = _tell("AccessedAt", lambda about: moment(about.info.created_ms))
 _MESSAGES = _tell("MessageCount", _message_count)
@@ -309,7 +309,7 @@ DEFAULT_RULE_DESCRIPTION = "DefaultRuleDescription"
 
 
 def write(about: About) -> str:
-    """Return what stands in the description of an entity."""
+    """Return the elements that describe an entity."""
     told = ((field, field.tell(about)) for field in FIELDS[type(about.info.settings)])
     return "".join(
         tag(field.name, text, _ATTRIBUTES.get(field.name, ""))
@@ -327,7 +327,7 @@ def read(description: Element, kind: type[Any]) -> dict[str, Any]:
 
 
 def read_changes(description: Element, about: About) -> dict[str, Any]:
-    """Return the settings that a description of an entity that is there wants changed."""
+    """Return the settings that a description changes in an existing entity."""
     settings = about.info.settings
     changes: dict[str, Any] = {}
     found = _given(description, type(settings))
@@ -341,7 +341,7 @@ def read_changes(description: Element, about: About) -> dict[str, Any]:
         text, told = given.get(field.name), field.tell(about)
         if text is None and field.cleared:
             changes[field.setting] = "" if field is _METADATA else None
-        # What comes back as it was told is no change, though it was rounded.
+        # A value that the client sends back as it got it is not a change, even if it was rounded.
         elif text is not None and escaped(text) != told:
             changes[field.setting] = _read(field, text)
     if "max_size_bytes" in changes and settings.enable_partitioning:

@@ -25,7 +25,7 @@ def moment(ms: int) -> str:
 
 
 def entry(address: str, title: str, created: str, kind: str, inner: str) -> str:
-    """Return an entry that stands at an address and describes a thing of that kind."""
+    """Return an entry with an address that describes a thing of that kind."""
     description = tag(kind, inner, f'xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}"')
     return tag(
         "entry",

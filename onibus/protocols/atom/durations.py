@@ -1,6 +1,6 @@
 """Durations of ISO 8601, as Service Bus writes them: PT1M, P7D, PT0.5S.
 
-Months have 30 days and years 365, as in .NET. What is as long as .NET's longest means without end.
+Months have 30 days and years 365, as in .NET. .NET's longest duration means no limit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FORM = re.compile(
     re.ASCII,
 )
 _UNITS = (365 * DAY_MS, 30 * DAY_MS, 7 * DAY_MS, DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS)
-#: A number with more digits is no duration of anybody.
+#: No valid duration is longer.
 _LENGTH_MAX = 64
 
 

@@ -149,7 +149,7 @@ def _listed(call: Call, names: list[str], title: str, place_of: Callable[[str], 
 
 
 def page_of(call: Call, title: str, things: Sequence[T], write: Callable[[T], str]) -> Response:
-    """Return the page of a list that is asked for; only what stands on it is written."""
+    """Return the requested page of a list; only its entries are written."""
     skip, top = call.page()
     end = skip + top
     path, following = call.place.resource.rstrip("/"), ""

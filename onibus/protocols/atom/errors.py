@@ -1,4 +1,4 @@
-"""Errors as clients of Service Bus read them: a status, and <Error> with a code and a text."""
+"""Errors as Service Bus clients read them: a status, and <Error> with a code and a detail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NoSuchMethod(errors.Refused):
 STATUSES: dict[type[OnibusError], int] = {
     errors.Unauthorized: 401,
     errors.TooManyFailures: 429,
-    # 403 is what a full namespace is told: who may not do this is told to show another key.
+    # Clients read 403 as a full namespace; 401 asks them for another key.
     errors.Forbidden: 401,
     errors.EntityNotFound: 404,
     errors.EntityExists: 409,
@@ -62,7 +62,7 @@ def refusal(
     path: str,
     statuses: dict[type[OnibusError], int] = STATUSES,
 ) -> Response:
-    """Return the answer that tells of an error; of a fault of ours only that it is one."""
+    """Return the response for an error; for an internal error, without its details."""
     if not isinstance(error, OnibusError) or isinstance(error, errors.Failed):
         error = errors.Failed("the server failed: see its log for details")
     status = status_of(error, statuses)

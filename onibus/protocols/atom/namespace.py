@@ -1,4 +1,4 @@
-"""What is told of the namespace itself."""
+"""The description of the namespace itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from onibus.protocols.http.messages import Response
 
 
 async def show_namespace(call: Call) -> Response:
-    """Tell what clients ask of a namespace; its age is that of its entities."""
+    """Return the description of the namespace; its age is that of its oldest entity."""
     broker = call.bus.broker
     times = [entity.created for entity in broker.namespace.entities.values()]
     times = times or [broker.clock.wall()]

@@ -42,7 +42,7 @@ class Place:
     """What a request is about; names as the client writes them."""
 
     kind: str
-    #: what a right is asked for
+    #: the resource that the request needs a right to
     resource: str
     #: the queue, or the topic
     entity: str = ""

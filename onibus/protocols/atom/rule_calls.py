@@ -54,6 +54,6 @@ async def list_rules(call: Call) -> Response:
 
 def _entry(call: Call, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:
     place = Place(RULE, "", call.place.entity, call.place.subscription, rule.name)
-    # When a rule was made is not kept: its subscription is no younger.
+    # A rule's creation time is not stored: that of its subscription is returned.
     created = moment(found.created_ms)
     return entry(call.address(place.path), rule.name, created, _RULE, write_rule(rule, created))

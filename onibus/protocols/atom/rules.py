@@ -10,7 +10,7 @@ from onibus.core.rules.rule import FalseFilter, Filter, Rule, SqlAction, SqlFilt
 from onibus.protocols.atom.values import read_values, write_values
 from onibus.protocols.atom.xml import SERVICE_BUS, escaped, local, tag, text_of, type_of
 
-#: What a correlation filter can name, in the order of the service, and the field of ours.
+#: The properties that a correlation filter can name, in Service Bus order, and our fields.
 _CORRELATION = {
     "CorrelationId": "correlation_id",
     "MessageId": "message_id",

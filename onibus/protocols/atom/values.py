@@ -16,7 +16,7 @@ from onibus.protocols.atom.xml import SCHEMA, SERVICE_BUS, escaped, local, tag, 
 
 _PAIR = "KeyValueOfstringanyType"
 _MICROSECOND = timedelta(microseconds=1)
-#: Words of XML Schema for what is no number.
+#: XML Schema's words for infinity and NaN.
 _NOT_FINITE = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 _INT32 = range(-(2**31), 2**31)
 
@@ -81,7 +81,7 @@ def read_values(parent: Element | None) -> dict[str, Any]:
 
 
 def write_values(values: dict[str, Any]) -> str:
-    """Return names and values as they stand below an element."""
+    """Return names and values as the children of an element."""
     return "".join(
         tag(_PAIR, tag("Key", escaped(name)) + _write(value)) for name, value in values.items()
     )

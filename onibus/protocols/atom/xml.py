@@ -1,4 +1,4 @@
-"""XML in and out. What comes in is bounded, and has no document type and no entities."""
+"""XML in and out. Input is bounded, and may have no document type and no entities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = "http://www.w3.org/2001/XMLSchema"
 
 #: A description has a few kilobytes; a filter with many properties some more.
 BODY_BYTES_MAX = 256 << 10
-#: The deepest value, a property of a filter in a new subscription, stands nine deep.
+#: The deepest value, a property of a filter in a new subscription, is at depth nine.
 DEPTH_MAX = 32
 ELEMENT_COUNT_MAX = 10_000
 
@@ -89,16 +89,16 @@ def type_of(element: Element) -> str:
 
 
 def text_of(element: Element | None) -> str:
-    """Return the text in an element; empty where there is none."""
+    """Return the text in an element; an empty string if it has none."""
     return "" if element is None else (element.text or "")
 
 
 def escaped(text: str) -> str:
-    """Return a text as it is written; what XML cannot have is told as U+FFFD."""
+    """Return a string escaped for XML; characters that XML cannot have become U+FFFD."""
     return _TO_ESCAPE.sub(lambda match: _SPECIAL[match[0]], _NOT_IN_XML.sub("\ufffd", text))
 
 
 def tag(name: str, inner: str, attributes: str = "") -> str:
-    """Return an element around what is written already."""
+    """Return an element around content that is already XML."""
     head = f"{name} {attributes}" if attributes else name
     return f"<{head}>{inner}</{name}>" if inner else f"<{head}/>"

@@ -1,10 +1,10 @@
-"""SQS: what boto3, awscli and the AWS SDKs speak, over AWS JSON 1.0 and over Query/XML.
+"""SQS for boto3, awscli and the AWS SDKs, over AWS JSON 1.0 and over Query/XML.
 
-A request is read by one of two protocols into one type an action, its signature is checked, its
-right is asked for, an action answers, and the same protocol writes the answer:
+One of two protocols reads a request into the type of its action. The app checks the signature and
+the right, the action returns a result, and the same protocol writes the response:
 
     sigv4 → json_protocol or query_protocol → shapes → actions/… → the bus
 
-An SQS queue is a queue of the bus. `queues` and `queue_attributes` say how one is seen as the
-other, `messages` how a message is; docs/sqs.md has the whole mapping.
+An SQS queue is a queue of the bus. `queues` and `queue_attributes` map queues, `messages` maps
+messages; docs/sqs.md has the whole mapping.
 """

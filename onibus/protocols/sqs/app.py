@@ -32,9 +32,9 @@ _log = logging.getLogger("onibus.sqs")
 REGION = "us-east-1"
 #: Wrong credentials are logged once in this time, however many there are.
 HINT_SECONDS = 5.0
-#: Somebody whom nobody asks: the server is open.
+#: The caller of a server that runs without keys.
 _ANYBODY = Granted("", ALL)
-#: What can be asked, with the route that it is counted under: by its name, and by its target.
+#: The actions and the routes that they are counted under, by name and by target.
 _ASKED: dict[str, tuple[str, Action, RouteKey]] = {
     name: (name, action, ("POST", f"/sqs/{name}")) for name, action in ACTIONS.items()
 }
@@ -199,7 +199,7 @@ class SqsApp:
         call.respond(response)
 
     def fail(self, call: Call, error: BaseException) -> None:
-        """Tell of an error; a fault of ours goes to the log with all its details."""
+        """Respond with an error; log an internal error with all its details."""
         if isinstance(error, OnibusError) and not isinstance(error, Failed):
             error = errors.of_bus(error)
         if not isinstance(error, SqsError):

@@ -34,7 +34,7 @@ class Call(msgspec.Struct, eq=False):
     region: str
     granted: Granted = NOBODY
     action: str = ""
-    #: what the answer tells besides
+    #: additional response headers
     headers: tuple[tuple[str, str], ...] = ()
 
     def url(self, entity: Entity) -> str:
@@ -52,7 +52,7 @@ class Call(msgspec.Struct, eq=False):
         self.app.answer(self, result)
 
     def fail(self, error: BaseException) -> None:
-        """Tell of an error."""
+        """Respond with an error."""
         self.app.fail(self, error)
 
     def ask(
@@ -119,7 +119,7 @@ Fast = Callable[[Call, Any], None]
 #: Answers with what it returns.
 Slow = Callable[[Call, Any], Coroutine[Any, Any, Any]]
 
-#: Whoever may do anything with a queue may ask what it is.
+#: A client with any right to a queue may read its name and attributes.
 ANY_RIGHT = (Right.SEND, Right.LISTEN, Right.MANAGE)
 
 
@@ -130,7 +130,7 @@ class Action:
     takes: Any
     #: one of them is enough
     rights: tuple[Right, ...]
-    #: the entity that the right is asked for, "" for all of them: of the input
+    #: returns the entity that the input needs the right to; "" for all entities
     entity: Callable[[Queues, Any], str]
     fast: Fast | None = None
     slow: Slow | None = None

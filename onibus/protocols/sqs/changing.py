@@ -1,4 +1,4 @@
-"""Changing what a queue keeps: read, changed and written as one, also beside other changes."""
+"""Atomic changes to the settings of a queue, safe against concurrent ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onibus.core.errors import EntityExists, EntityNotFound
 from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs.queues import settings_of
 
-#: A change takes as long as a commit: somebody else's is soon over.
+#: A change takes as long as a store commit, so a concurrent one soon ends.
 TRIES = 200
 PAUSE_SECONDS = 0.01
 
 
 async def in_turn(do: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Change or delete a queue; where somebody else is at it just now, after him."""
+    """Change or delete a queue, after any concurrent change of it."""
     for left in range(TRIES, -1, -1):
         try:
             await do()
@@ -36,7 +36,7 @@ async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[
     async def do() -> None:
         entities = bus.broker.namespace.entities
         if entities.get(entity.name) is not entity:
-            # Another one of that name, made since, has settings of its own.
+            # A queue recreated under that name has different settings.
             raise EntityNotFound(f"queue {entity.name} was deleted")
         settings = settings_of(entity)
         wanted = make(settings)
@@ -52,5 +52,5 @@ async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[
 async def change_texts(
     bus: Bus, entity: Entity, make: Callable[[dict[str, str]], dict[str, str]]
 ) -> None:
-    """The same for the texts that a queue keeps."""
+    """Change the attributes that a queue keeps as strings, in the same way."""
     await change(bus, entity, lambda settings: {"attributes": make(dict(settings.attributes))})

@@ -1,8 +1,7 @@
-"""Every error that SQS clients are told, in one table: type, query code, status.
+"""Every error that SQS clients get, in one table: type, query code, status.
 
-A client of AWS JSON knows an error by its type, one of the Query protocol by its code. Texts are
-those of the real service where it is known to give one. What the bus refuses in words of its own
-is translated by `of_bus`.
+An AWS JSON client knows an error by its type, a Query client by its code. Messages are those of AWS
+where they are known. `of_bus` translates the errors of the bus.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SERVICE = "AWS.SimpleQueueService."
 class Kind:
     """One kind of error."""
 
-    #: what stands in `__type`
+    #: the value of `__type`
     shape: str
     #: the code of the Query protocol
     code: str
@@ -138,5 +137,5 @@ def of_bus(error: OnibusError) -> SqsError:
     for known, kind in _OF_BUS:
         if isinstance(error, known):
             return SqsError(kind, str(error))
-    # An unknown outcome, or a fault of ours: a client may try again.
+    # An unknown outcome, or an internal error: a client may try again.
     return SqsError(UNAVAILABLE if error.retryable else INTERNAL, str(error))

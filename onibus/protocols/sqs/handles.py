@@ -34,6 +34,6 @@ def decode(handle: str | None, entity: Entity) -> bytes:
 
 
 def invalid(handle: str | None) -> SqsError:
-    """A handle that this queue never gave out."""
+    """Return the error for a handle that this queue never issued."""
     text = f'The input receipt handle "{handle}" is not a valid receipt handle.'
     return SqsError(errors.HANDLE_INVALID, text)

@@ -22,12 +22,12 @@ _decode: dict[Any, Callable[[bytes], Any]] = {}
 
 
 def speaks(request: Request) -> bool:
-    """Tell whether a request is in this protocol."""
+    """Return whether a request is in this protocol."""
     return TARGET in request.headers
 
 
 def action_of(target: str) -> str:
-    """Return the name of the action that is asked for."""
+    """Return the name of the requested action."""
     if not target.startswith(PREFIX):
         raise SqsError(errors.UNKNOWN_OPERATION, "X-Amz-Target names no action of AmazonSQS.")
     return target.removeprefix(PREFIX)
@@ -47,16 +47,16 @@ def read(body: bytes, kind: Any) -> Any:
 
 
 def has_plain_texts(request: Request) -> bool:
-    """Tell whether no text in a request, which was read, has characters that SQS does not carry.
+    """Return whether all strings of a decoded request have only characters that SQS carries.
 
-    JSON has controls only as escapes, and U+FFFE and U+FFFF begin with EF in UTF-8.
+    JSON has control characters only as escapes, and U+FFFE and U+FFFF begin with EF in UTF-8.
     """
     body = request.body
     return b"\\" not in body and b"\xef" not in body and TARGET in request.head.headers
 
 
 def write(result: Any, request_id: str) -> Response:
-    """Return the answer of an action."""
+    """Return the response of an action."""
     body = b"{}" if result is None else _encode(result)
     return Response(200, body, CONTENT_TYPE, ((REQUEST_ID, request_id),))
 

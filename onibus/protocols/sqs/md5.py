@@ -12,14 +12,14 @@ from hashlib import md5
 from onibus.protocols.sqs.shapes import MessageAttribute
 
 _TEXT, _BINARY = b"\x01", b"\x02"
-#: So many digests of bodies are remembered, and as many again before the older half goes.
+#: This many body digests are kept, and up to as many again before the older half is dropped.
 DIGESTS_KEPT = 8_192
 
 
 class Digests:
-    """The digests of bodies that were sent lately, for those who receive them soon after.
+    """The digests of recently sent bodies, for receives that soon follow.
 
-    A body that has one here was sent over SQS: it is known to have nothing that SQS does not carry.
+    A body with a digest here was sent over SQS, so it has only characters that SQS carries.
     """
 
     __slots__ = ("_older", "_younger")
@@ -46,7 +46,7 @@ def of_body(body: bytes) -> str:
 
 
 def of_attributes(attributes: Mapping[str, MessageAttribute]) -> str | None:
-    """Return the digest of message attributes; None where there are none."""
+    """Return the digest of message attributes; None if the message has none."""
     if not attributes:
         return None
     digest = md5(usedforsecurity=False)

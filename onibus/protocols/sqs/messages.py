@@ -1,16 +1,16 @@
-"""Messages of SQS ↔ messages of the bus.
+"""SQS messages ↔ messages of the bus.
 
     body                     body, as UTF-8
     MessageGroupId           session_id
     MessageDeduplicationId   message_id, on a FIFO queue
-    MessageId                message_id, on other queues; on FIFO queues made of the queue and the
-                             number, so that a duplicate is answered with that of the first
-    message attributes       properties: String a text, Binary bytes, Number a number where that
-                             gives the same text again
+    MessageId                message_id, on other queues; on FIFO queues derived from the queue and
+                             the sequence number, so that a duplicate gets that of the first
+    message attributes       properties: String a string, Binary bytes, Number a number if that
+                             has the same spelling, else a string
     AWSTraceHeader           the property AWS.TraceHeader
 
-Data types that a value does not tell (Number with another spelling, custom labels) are kept in the
-property AWS.Types. Names with AWS. belong to the service, so nothing of a user is in the way.
+The property AWS.Types keeps data types that a value does not show (Number with another spelling,
+custom labels). Names that begin with AWS. are reserved, so user properties cannot clash with it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ DEAD_LETTER_PROPERTIES = frozenset(
     {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, "DeadLetterSourceId"}
 )
 _OURS = frozenset({_TRACE_PROPERTY, _TYPES_PROPERTY})
-#: Says that a body was no text, and is base64 therefore.
+#: Marks a body that was not a string and is therefore in base64.
 ENCODING = "Onibus.Encoding"
 
-#: What a body cannot have: all controls but tab and the ends of lines, and U+FFFE and U+FFFF.
+#: Characters that a body cannot have: controls except tab and line ends, U+FFFE and U+FFFF.
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r"))
 _NO_CHARACTERS = ("\ufffe".encode(), "\uffff".encode())
 #: How many bits of a number are written in its MessageId.
@@ -51,7 +51,7 @@ _ID_BITS = 48
 
 
 def carried(text: str) -> bytes | None:
-    """Return a text as UTF-8; None where it has characters that SQS does not carry."""
+    """Return a string as UTF-8; None if it has characters that SQS does not carry."""
     try:
         data = text.encode()
     except UnicodeEncodeError:
@@ -60,7 +60,7 @@ def carried(text: str) -> bytes | None:
 
 
 def has_forbidden(data: bytes) -> bool:
-    """Tell whether a text in UTF-8 has characters that SQS does not carry."""
+    """Return whether a UTF-8 string has characters that SQS does not carry."""
     # Far faster than to search for them.
     if len(data.translate(None, _CONTROLS)) != len(data):
         return True
@@ -68,7 +68,7 @@ def has_forbidden(data: bytes) -> bool:
 
 
 def message_id_of(incarnation: int, number: int) -> str:
-    """Return the MessageId of a FIFO message: the same for the same message, for ever."""
+    """Return the MessageId of a FIFO message: always the same for the same message."""
     return f"{_id_of_queue(incarnation, number >> _ID_BITS)}-{number % (1 << _ID_BITS):012x}"
 
 
@@ -132,15 +132,15 @@ def _type_of(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return "Binary"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        # Not a number, or one without an end, is no Number of SQS.
+        # NaN and infinity cannot be an SQS Number.
         return "Number" if isfinite(value) else "String"
     return "String"
 
 
 def is_dead_letter(message: Message) -> bool:
-    """Tell whether the bus has brought a message here as a dead letter of another queue.
+    """Return whether the bus forwarded this message from the dead-letter queue of another queue.
 
-    Properties alone say nothing: anybody who sends can write them.
+    Properties alone prove nothing: any sender can write them.
     """
     source = message.properties.get(SOURCE_PROPERTY)
     return message.dead_letter_of is not None and isinstance(source, str)
@@ -156,7 +156,7 @@ def attributes_of(message: Message) -> Attributes:
         try:
             types = msgspec.json.decode(text, type=dict[str, str])
         except msgspec.DecodeError:
-            # Somebody else's property of that name.
+            # Another sender's property of that name.
             types = {}
     found: Attributes = {}
     for name, value in properties.items():
@@ -206,12 +206,12 @@ class Wanted:
         self._prefixes = tuple(name[:-2] for name in names if name.endswith(".*") and name != ".*")
 
     def takes(self, name: str) -> bool:
-        """Tell whether a message attribute is asked for."""
+        """Return whether the client requests a message attribute."""
         return self._all or name in self._names or name.startswith(self._prefixes or ("\0",))
 
 
 class Shown:
-    """What has to be known of a queue to show its messages."""
+    """The facts about a queue that are needed to show its messages."""
 
     def __init__(self, incarnation: int, account: str, digests: Digests, *, fifo: bool) -> None:
         self.incarnation = incarnation

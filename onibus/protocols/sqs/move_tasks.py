@@ -1,9 +1,9 @@
-"""Move tasks: a dead-letter queue's messages go back to where they came from, or elsewhere.
+"""Move tasks: they move a dead-letter queue's messages to their source queues or to one queue.
 
-A task is kept with its queue (the last ten are), so it is listed after a restart, and goes on if it
-was running. It moves slice by slice, each whole or not at all; a cancelled one stops after its
-slice. Messages that are moved are new ones: their receives are not counted on, and nothing says any
-more that they were dead letters.
+A queue keeps its last ten tasks, so a task is listed after a restart, and continues if it was
+running. It moves slice by slice, each atomically; a cancelled task stops after its slice. Moved
+messages are new: their receive counts restart, and they no longer show that they were
+dead-lettered.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _log = logging.getLogger("onibus.sqs")
 
 KEPT = "sqs.MoveTasks"
 TASKS_KEPT = 10
-#: Messages that go together where nobody wants fewer.
+#: The messages of a slice, unless the rate asks for fewer.
 A_SLICE = 100
 
 RUNNING, COMPLETED, FAILED = "RUNNING", "COMPLETED", "FAILED"
@@ -45,9 +45,9 @@ class Task(msgspec.Struct, kw_only=True):
     status: str = RUNNING
     #: the queue that messages go to; empty where each goes back
     destination: str = ""
-    #: otherwise, the queues that they may go back to: whoever began the task may send to them
+    #: otherwise, the source queues that the client that started the task may send to
     sources: list[str] = []
-    #: messages a second; 0: as fast as can be
+    #: messages per second; 0: no limit
     rate: int = 0
     moved: int = 0
     to_move: int = 0
@@ -86,7 +86,7 @@ class MoveTasks:
         self._jobs: dict[int, asyncio.Task[None]] = {}
 
     def resume(self) -> None:
-        """Go on with what was running when the server stopped."""
+        """Continue the tasks that were running when the server stopped."""
         for entity in list(self._bus.broker.namespace.entities.values()):
             if entity.kind == QUEUE and KEPT in settings_of(entity).attributes:
                 for task in tasks_of(entity)[:1]:
@@ -110,7 +110,7 @@ class MoveTasks:
         return task.moved
 
     async def stop(self) -> None:
-        """The server stops: tasks go on when it is back."""
+        """Stop all tasks; they continue after the server restarts."""
         for job in self._jobs.values():
             job.cancel()
         await asyncio.gather(*self._jobs.values(), return_exceptions=True)
@@ -144,7 +144,7 @@ class MoveTasks:
         try:
             await self._keep(entity, task)
         except OnibusError as error:
-            # The queue is gone, or nothing can be decided now: a restart goes on with the task.
+            # The queue was deleted, or the broker cannot commit now: a restart continues the task.
             _log.warning("cannot save the result of a move task: %s", error)
 
     async def _move_some(self, entity: Entity, task: Task, below: dict[int, int]) -> Transferred:
@@ -153,7 +153,7 @@ class MoveTasks:
         def target_of(received: ReceivedMessage) -> str | None:
             if task.destination:
                 return task.destination
-            # Anybody who may send here can name a source: only what the bus wrote counts.
+            # Any sender to this queue can name a source: only a source that the bus wrote counts.
             if not is_dead_letter(received.message):
                 return None
             source = str(received.message.properties[SOURCE_PROPERTY])

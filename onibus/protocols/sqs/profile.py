@@ -15,11 +15,11 @@ class Profile:
     name: str
     #: how the name of a queue begins that is good everywhere; region and account follow
     arn: str
-    #: what a queue takes unless it is told otherwise, and at most
+    #: the default and the highest message size of a queue
     message_bytes_max: int
-    #: a new FIFO queue gives out one message of a group at a time
+    #: a new FIFO queue delivers one message of a group at a time
     one_message_per_group: bool
-    #: the handle of a FIFO message that ran out is an error
+    #: an expired handle of a FIFO message is an error
     refuses_expired_handles: bool
     #: a batch with an entry that lacks its group or its id fails as a whole
     refuses_whole_batches: bool

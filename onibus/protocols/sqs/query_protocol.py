@@ -66,7 +66,7 @@ _PAIRS = {
 #: Members that have another name in JSON.
 _IN_JSON = {"QueueUrls": "queueUrls", "Messages": "messages"}
 _NO_WSDL = " for this wsdl version."
-#: A percent sign that stands for nothing but itself.
+#: A percent sign that does not begin an escape.
 _BROKEN = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 #: Characters that XML cannot have, not even escaped.
 _NOT_IN_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -89,10 +89,10 @@ def parameters(request: Request) -> dict[str, str]:
 
 
 def _decoded(data: bytes) -> str:
-    """Return a part of a form as text.
+    """Return a part of a form as a string.
 
-    A megabyte in percents takes half a second piece by piece, and everybody else waits. What
-    quoted-printable writes differs by the sign only, and is read at once.
+    To decode a megabyte of percent escapes one by one takes half a second, while all other clients
+    wait. Quoted-printable differs only in its escape sign, and one call decodes it.
     """
     data = data.replace(b"+", b" ")
     if b"%" in data:
@@ -104,7 +104,7 @@ def _decoded(data: bytes) -> str:
 
 
 def action_of(given: dict[str, str]) -> str:
-    """Return the name of the action that is asked for."""
+    """Return the name of the requested action."""
     action = given.get("Action")
     if not action:
         raise SqsError(
@@ -290,7 +290,8 @@ def _element(name: str, value: Any, action: str) -> str:
 
 
 def _text(text: str) -> str:
-    # One such character makes the whole answer unreadable, and nobody could receive the message.
+    # One such character makes the whole response unreadable, so no client could receive the
+    # message.
     text = _NOT_IN_XML.sub("\ufffd", text)
     # A bare carriage return would be read as a line feed.
     return escape(text, {"\r": "&#xD;"})

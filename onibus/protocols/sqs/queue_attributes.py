@@ -28,9 +28,9 @@ PREFIX = "sqs."
 _MAXIMUM = PREFIX + "MaximumMessageSize"
 DAY_SECONDS = 86_400
 RETENTION_SECONDS = 4 * DAY_SECONDS
-#: What a message takes in the bus besides its body and attributes, at most.
+#: The most that a message takes in the bus in addition to its body and attributes.
 OVERHEAD_BYTES = 16 << 10
-#: What a FIFO queue, or any, holds in flight at most.
+#: The most messages that any queue, FIFO or not, has in flight.
 IN_FLIGHT_MAX = 120_000
 #: A queue without a dead-letter queue never gives up.
 ENDLESS = limits.DELIVERY_COUNT_MAX
@@ -63,7 +63,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "DeduplicationScope": ("queue", "messageGroup"),
     "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
 }
-#: Texts that an empty one removes.
+#: String attributes that an empty string removes.
 TEXTS = ("Policy", "RedrivePolicy", "RedriveAllowPolicy", "KmsMasterKeyId")
 READ_ONLY = (
     "QueueArn",
@@ -85,7 +85,7 @@ FIFO_ONLY = (
 STANDARD_ONLY = ("OnibusFairDelivery",)
 SETTABLE = frozenset([*NUMBERS, *SWITCHES, *WORDS, *TEXTS])
 KNOWN = SETTABLE.union(READ_ONLY)
-#: Attributes that are told as part of All only where somebody set them.
+#: Attributes that `All` includes only if a client set them.
 _CONTENT_RULE = "OnibusContentMatchesAnyId"
 _QUIET = (
     _CONTENT_RULE,
@@ -147,7 +147,7 @@ def _json(text: str) -> Any:
 
 
 def same(name: str, now: str, wanted: str) -> bool:
-    """Tell whether an attribute has the value that somebody wants it to have."""
+    """Return whether an attribute already has the requested value."""
     if name in ("Policy", "RedrivePolicy", "RedriveAllowPolicy"):
         return bool(_plain(_json(now or "{}")) == _plain(_json(wanted or "{}")))
     return now == wanted

@@ -1,9 +1,9 @@
 """Queues of the bus as SQS sees them: names, URLs, ARNs.
 
-A queue's URL is http(s)://HOST/ACCOUNT/NAME with the host that the client itself asked for, so that
-clients which go where the URL says come back here. The bus does not tell upper from lower case in
-names: the spelling that a queue was created with is kept and shown, and any spelling finds it. A
-name that begins or ends with - or _ cannot be one of the bus: it stands there between q~ and ~q.
+A queue's URL is http(s)://HOST/ACCOUNT/NAME with the host of the client's request, so that clients
+that follow the URL reach this server. Names in the bus ignore case: a queue keeps and shows the
+spelling it was created with, and any spelling finds it. The bus rejects names that begin or end
+with - or _, so there such a name is enclosed in q~ and ~q.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Queues:
         return sorted((one for one in entities if one.kind == QUEUE), key=queue_name)
 
     def url(self, entity: Entity, request: Request) -> str:
-        """Return a queue's URL, for whoever sent that request."""
+        """Return a queue's URL, for the client that sent that request."""
         scheme = "https" if request.secure else "http"
         host = request.headers.get("host", "localhost")
         return f"{scheme}://{host}/{self.account}/{quote(queue_name(entity), safe='~')}"
@@ -131,7 +131,7 @@ def name_in(url: str, account: str) -> str:
     A URL of a different account names no queue. A bare queue name is accepted, as in AWS.
     """
     if len(url) > URL_LENGTH_MAX:
-        # Longer than any that is given out; and only what is no error is remembered.
+        # Longer than any URL that the server returns. The cache keeps only valid URLs.
         raise errors.no_queue()
     before, slash, name = url.rpartition("/")
     if slash and before.rpartition("/")[2] != account:

@@ -1,4 +1,4 @@
-"""The connections of SQS: HTTP/1.1 with an app of its own."""
+"""SQS connections: HTTP/1.1 with the SQS app."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY_BYTES_MAX = 8 << 20
 
 
 class SqsConnections(Connections):
-    """All clients of SQS. Their requests are counted with those of the native API."""
+    """All SQS clients. Their requests are counted with those of the native API."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class SqsConnections(Connections):
         traffic.routes = counted.routes
         bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))
         super().__init__(self._app, bounded, traffic, peers)
-        # Each request has a signature of its own: no head is like one before.
+        # Each request has a different signature, so no header block repeats.
         self.heads = UsualHeads(bounded.unknown_bytes_max)
 
     def resume(self) -> None:
-        """Go on with what a restart interrupted."""
+        """Continue the move tasks that a restart interrupted."""
         self._app.move_tasks.resume()
 
     async def drain(self, seconds: float) -> None:
-        """Take no more requests; wait for those under way, then close what is left."""
+        """Accept no new requests; wait for pending ones, then close the remaining connections."""
         await self._app.move_tasks.stop()
         await super().drain(seconds)

@@ -1,8 +1,8 @@
-"""What comes in and what goes out, one type an action, whichever protocol carries it.
+"""The inputs and outputs of the actions, one type per action for both protocols.
 
-Names are those of SQS; `rename` makes them from ours. Everything is optional here: what must be
-there is asked for by the action, so that it can say what is missing. Unknown members are ignored,
-as the service ignores them.
+Names are those of SQS; `rename` derives them from ours. Every member is optional here: each action
+checks its required members, so that its error names the missing one. Unknown members are ignored,
+as in AWS.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from onibus.core.message import Message
 
 
 class _In(msgspec.Struct, rename="pascal", kw_only=True):
-    """What comes in."""
+    """An input."""
 
 
 class _Out(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True):
-    """What goes out; members without a value are left out."""
+    """An output; members without a value are left out."""
 
 
 class MessageAttribute(msgspec.Struct, rename="pascal", kw_only=True, omit_defaults=True):
-    """A typed value beside a message's body."""
+    """A typed value sent with a message's body."""
 
     string_value: str | None = None
     binary_value: bytes | None = None
@@ -32,7 +32,7 @@ Attributes = dict[str, MessageAttribute]
 
 
 class QueueIn(_In):
-    """All that names nothing but a queue."""
+    """An input that names only a queue."""
 
     queue_url: str | None = None
 
@@ -246,7 +246,7 @@ class CancelMoveOut(_Out):
 
 
 class Ready(msgspec.Struct, eq=False):
-    """A message that can be sent, and what its sender is told of it."""
+    """A message ready to send, and the digests for its sender."""
 
     message: Message
     delay_ms: int | None

@@ -1,13 +1,13 @@
-"""Signatures of AWS, version 4: who signed a request, and that nothing in it was changed.
+"""AWS signatures, version 4: they prove who signed a request and that it is unchanged.
 
-What is signed is the *canonical request*: method, path, query, the headers that the signer names,
-and the SHA-256 of the body. Its hash, the moment and the scope (date/region/service) make the text
-that is signed, under a key that is derived from the secret by date, region and service. The scope's
-region may be any; its service is sqs. The signature stands in the Authorization header, or in the
-query of a presigned request.
+The *canonical request* is the method, path, query, the headers that the signer names, and the
+SHA-256 of the body. The client signs a string of its hash, the time and the scope
+(date/region/service). The signing key is derived from the secret by date, region and service. The
+scope's region may be any; its service is sqs. The signature is in the Authorization header, or in
+the query of a presigned request.
 
-The access key id is the name of a shared access key, and the secret one of its two keys. Temporary
-credentials (a session token) are nothing that this server gives out: they are refused.
+The access key id is the name of a shared access key, and the secret one of its two keys. This
+server issues no temporary credentials, so it rejects session tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SKEW_SECONDS = 15 * 60
 PRESIGNED_SECONDS_MAX = 7 * 24 * 3_600
 #: Derived keys that are remembered.
 KEYS_KEPT = 1_000
-#: Longer ones are no signatures of anybody; presigned ones have the same parts.
+#: Longer Authorization headers are rejected; a presigned query may have four times as many bytes.
 AUTHORIZATION_LENGTH_MAX = 8_192
 
 _DATE = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
@@ -53,7 +53,7 @@ class AccessKeys(Protocol):
 
 
 class Scope:
-    """Who says to have signed, for when and what, and which headers; nothing is believed yet."""
+    """The claimed signer, date, region and signed headers of a signature, not yet verified."""
 
     __slots__ = ("access_key", "day", "form", "names", "region", "text", "unsigned")
 
@@ -88,7 +88,7 @@ class Key:
         self._outer = sha256(bytes([byte ^ 0x5C for byte in block]))
 
     def sign(self, text: bytes) -> bytes:
-        """Return the signature of a text, in hexadecimal digits."""
+        """Return the signature of a byte string, in hexadecimal digits."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(text)
         outer.update(inner.digest())
@@ -130,11 +130,11 @@ class Verifier:
         return "use the name of a shared access key (onibus keys list), and its key as the secret"
 
     def look(self, request: Request, now: float) -> None:
-        """Refuse a request, of which only the head is there, that cannot be a good one."""
+        """Reject a request by its headers alone, before its body is read."""
         self._look(request, now)
 
     def _look(self, request: Request, now: float) -> tuple[Signed, Sequence[AccessKey]]:
-        """Return what a request says of its signature, and the keys of that name."""
+        """Return the signature that a request claims, and the keys of that name."""
         signed = read(request)
         moment, until = signed.moment, signed.until
         last = moment + (SKEW_SECONDS if until is None else until)
@@ -211,7 +211,7 @@ def access_key_of(request: Request) -> str:
 
 
 def region_of(request: Request) -> str:
-    """Return the region of a request that nobody checks, if it tells one."""
+    """Return the region of an unauthenticated request, if it names one."""
     try:
         return read(request).scope.region
     except SqsError:
@@ -220,7 +220,7 @@ def region_of(request: Request) -> str:
 
 @lru_cache(1_024)
 def _scope(text: str) -> Scope:
-    """Read what stands before a signature: the same in all requests of a client and a day."""
+    """Read the part before a signature: the same in all requests of a client in one day."""
     algorithm, _, rest = text.partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"Authorization header requires {ALGORITHM}.")
@@ -302,7 +302,7 @@ def _path(path: str) -> str:
 
 
 def _query(text: str, signed: Signed) -> str:
-    """Return the query, encoded anew and sorted; a signature does not sign itself."""
+    """Return the query, re-encoded and sorted, without the signature itself."""
     pairs = []
     for part in text.split("&"):
         name, _, value = part.partition("=")

@@ -1,7 +1,7 @@
-// Fourteen tasks of an operator, in a real browser.
+// Tasks of an operator, in a real browser, with their clicks counted.
 
 import assert from "node:assert/strict";
-import { accessible, button, go, notice, picture, walk } from "./browser.mjs";
+import { button, closed, dialog, go, inDialog, messages, notice, open, picture, row, walk } from "./browser.mjs";
 
 const clicks = {};
 let task = "";
@@ -17,175 +17,336 @@ const search = async (page, fields) => {
   for (const [label, text] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(text);
   await click(button(page, "Search"));
 };
+const submit = (page, name) => click(dialog(page).getByRole("button", { name, exact: true }));
+const found = (page, text) => page.getByRole("status").getByText(text).first().waitFor();
 
-await walk(async (page) => {
-  begin("find the noisy group");
-  await go(page, "entity/tenants/groups");
-  await page.getByRole("row", { name: /^loud .*noisy/ }).waitFor();
-  await accessible(page, "groups");
-  begin("find why jobs are stuck");
+async function look(page) {
+  begin("find why shipments are stuck");
   await go(page, "");
   await page.getByRole("link", { name: "orders", exact: true }).waitFor();
-  await accessible(page, "overview");
+  await page.getByText("50 entities").waitFor();
   await picture(page, "overview");
-  await page.getByLabel("Search by name").fill("jobs");
-  await click(page.getByRole("link", { name: "900", exact: true }));
-  await page.getByRole("row", { name: /timeout 300/ }).waitFor();
-  await accessible(page, "dead-lettered");
-  await picture(page, "dead-lettered");
+  await page.getByLabel("Search by name").fill("ship");
+  await click(page.getByRole("link", { name: "shipments", exact: true }));
+  await page.getByText("It is paused: its status is receive-disabled").waitFor();
 
-  begin("resubmit 300 of 900 by reason");
-  await click(page.getByRole("row", { name: /timeout 300/ }).getByRole("button", { name: "Resubmit these 300" }));
-  await click(button(page, "Dry run"));
-  await page.getByText("would resubmit 300").waitFor();
-  await click(button(page, "Resubmit 300"));
-  await notice(page, "resubmitted 300");
-  await page.getByRole("link", { name: "Dead-lettered (600)" }).waitFor();
+  begin("find the noisy group");
+  await open(page, "tenants");
+  await click(page.getByRole("link", { name: "Groups", exact: true }));
+  await page.getByRole("row", { name: /^loud .*noisy/ }).waitFor();
 
+  begin("see which clients receive");
+  await click(page.getByRole("link", { name: "Receivers and readers" }));
+  await page.getByRole("row", { name: /^40 0 a receiver/ }).waitFor();
+  await page.getByRole("row", { name: /127.0.0.1 .* queue/ }).waitFor();
+
+  begin("find how far a lake is, and open its report");
+  await click(page.getByRole("link", { name: "Pipeline" }));
+  await page.getByRole("row", { name: /jobs messages 0 none 1,000 rows .* PASSED/ }).waitFor();
+  await picture(page, "pipeline");
+  const [report] = await Promise.all([page.context().waitForEvent("page"), click(button(page, "Open report"))]);
+  await report.getByRole("heading", { name: "jobs" }).waitFor();
+  assert.equal(await report.title(), "jobs: report");
+  await report.close();
+
+  begin("fold the subscriptions of a topic");
+  await go(page, "");
+  await page.getByRole("link", { name: "news/subscriptions/all" }).waitFor();
+  await click(page.getByRole("button", { name: "Subscriptions of news" }));
+  await page.getByRole("link", { name: "news/subscriptions/all" }).waitFor({ state: "detached" });
+
+  begin("find the entities with most dead-lettered messages");
+  await click(button(page, "Dead-lettered"));
+  await page.locator("tbody tr").first().getByRole("link", { name: "jobs" }).waitFor();
+}
+
+async function find(page) {
   begin("find a message by a field of its JSON body");
-  await go(page, "entity/orders/messages");
-  await page.getByRole("columnheader", { name: "Number" }).waitFor();
-  await search(page, { "JSON field": "customer.id", equals: "42" });
-  const rows = page.locator("table.messages tbody tr");
-  await page.getByText("1 found").waitFor();
-  assert.equal(await rows.count(), 1);
-  await click(rows.first().getByRole("button"));
-  await page.getByLabel("Body", { exact: true }).getByText('"id": 42').waitFor();
+  await open(page, "orders", "messages");
+  await messages(page).first().waitFor();
+  await search(page, { "JSON field": "customer.id", equals: "150042" });
+  await found(page, "1 found");
+  await click(messages(page).first().getByRole("button"));
+  await page.getByLabel("Body", { exact: true }).getByText('"id": 150042').waitFor();
+  const number = BigInt(await messages(page).first().getByRole("button").innerText());
+  assert.ok(number > 2n ** 48n);
+  await page.getByRole("heading", { name: `Message ${number}` }).waitFor();
   await page.getByText("enqueued", { exact: true }).waitFor();
-  await click(button(page, "AMQP sections"));
-  await page.getByLabel("message annotations").getByText("x-opt-sequence-number").waitFor();
-  await accessible(page, "message");
+  for (const form of ["text", "hex", "AMQP sections"]) await click(button(page, form));
+  await page.getByLabel("message annotations").getByText(`"x-opt-sequence-number": ${number}`).waitFor();
   await picture(page, "message");
 
+  begin("stop a long search, and continue it");
+  await search(page, { "JSON field": "customer.id", equals: "nobody" });
+  await click(button(page, "Stop"));
+  await click(button(page, "Continue"));
+  await click(button(page, "Stop"));
+
+  begin("find messages by SQL, session, time, id and number");
+  await open(page, "later", "messages");
+  await search(page, { "SQL filter": "region = 'eu'" });
+  await found(page, "1 found");
+  await search(page, { "SQL filter": "region =" });
+  await page.getByRole("alert").getByText("expected a value").waitFor();
+  await open(page, "invoices", "sessions");
+  await click(page.getByRole("link", { name: "customer-1" }));
+  await row(page, /customer-1/).waitFor();
+  await found(page, "1 found");
+  await search(page, { Session: "", Before: "2020-01-01T00:00:00" });
+  await found(page, "0 found");
+  await open(page, "region/00", "messages");
+  await search(page, { "Message id": "region/00-7" });
+  await found(page, "1 found");
+  await search(page, { "Message id": "", "Sequence number from": "1040", "Body contains": '"id": 10' });
+  await found(page, "13 found");
+
+  begin("page through a large queue");
+  await open(page, "region/01", "messages");
+  await found(page, "50 found");
+  await click(button(page, "Load more"));
+  await found(page, "100 found");
+
+  begin("look at a large binary message, and save it");
+  await open(page, "large", "messages");
+  await click(row(page, /998 KB/).getByRole("button"));
+  await page.getByText("The body is not a string in UTF-8").waitFor();
+  await click(button(page, "hex"));
+  await page.getByText("The first 16 KB of 998 KB").waitFor();
+  const [saved] = await Promise.all([page.waitForEvent("download"), click(button(page, "Save body"))]);
+  assert.match(saved.suggestedFilename(), /^message-\d+$/);
+  await click(row(page, /rows/).getByRole("button"));
+  await click(page.getByRole("button", { name: /^Show all [\d,]+ characters/ }));
+}
+
+async function repair(page) {
+  begin("resubmit 300 of 1,000 dead-lettered messages by reason");
+  await go(page, "");
+  await click(page.getByRole("link", { name: "1,000", exact: true }));
+  await page.getByRole("row", { name: /timeout 300/ }).waitFor();
+  await picture(page, "dead-lettered");
+  await click(page.getByRole("row", { name: /timeout 300/ }).getByRole("button", { name: "Resubmit these 300" }));
+  await submit(page, "Dry run");
+  await page.getByText("300 would be resubmitted").waitFor();
+  await submit(page, "Resubmit 300");
+  await notice(page, "resubmitted 300");
+  await page.getByRole("link", { name: "Dead-lettered (700)" }).waitFor();
+
+  begin("send an edited copy instead of a dead-lettered message");
+  await click(page.getByRole("button", { name: "too late", exact: true }));
+  await found(page, "50 found");
+  await click(messages(page).first().getByRole("button"));
+  await click(button(page, "Edit and send a copy"));
+  await inDialog(page, "body").fill('{"job": "corrected"}');
+  await inDialog(page, "replace").check();
+  await submit(page, "Send the copy");
+  await notice(page, "deleted the original");
+
+  begin("resubmit chosen messages to another queue");
+  await open(page, "jobs", "dead-lettered");
+  for (const at of [0, 1]) {
+    clicks[task] += 1;
+    await messages(page).nth(at).getByRole("checkbox").check();
+  }
+  await click(button(page, "Resubmit 2 selected"));
+  await inDialog(page, "to").fill("archive");
+  await submit(page, "Dry run");
+  await submit(page, "Resubmit 2");
+  await notice(page, "resubmitted 2");
+
+  begin("purge the rest of the dead-lettered messages");
+  await click(button(page, "Purge messages that match"));
+  await submit(page, "Count messages");
+  await page.getByText("Messages that match now: 697").waitFor();
+  await submit(page, "Delete 697 messages");
+  await notice(page, "deleted 697 messages");
+
+  begin("move messages that match to another queue");
+  await open(page, "region/02", "messages");
+  await search(page, { "JSON field": "customer.region", equals: "eu" });
+  await found(page, "50 found");
+  await click(button(page, "Move messages that match"));
+  await inDialog(page, "to").fill("archive");
+  await submit(page, "Dry run");
+  await page.getByText("526 would be moved").waitFor();
+  await submit(page, "Move 526");
+  await notice(page, "moved 526");
+  await found(page, "0 found");
+
+  begin("delete one message");
+  await open(page, "region/03", "messages");
+  await click(messages(page).first().getByRole("button"));
+  await click(button(page, "Delete message"));
+  await submit(page, "Delete it");
+  await notice(page, "deleted message 1");
+}
+
+async function send(page) {
   begin("send, and see a duplicate dropped");
+  await open(page, "orders", "messages");
   for (const expected of ["sent message", "dropped as a duplicate of message"]) {
     await click(button(page, "Send"));
-    await page.getByLabel("Body", { exact: true }).last().fill('{"customer": {"id": 7}}');
-    await page.getByLabel("Message id").last().fill("twice");
-    await click(page.getByRole("dialog").getByRole("button", { name: "Send" }));
+    await inDialog(page, "body").fill('{"customer": {"id": -7}}');
+    await inDialog(page, "message_id").fill("twice");
+    await submit(page, "Send");
     await notice(page, expected);
   }
 
-  begin("cancel a scheduled message");
-  await go(page, "entity/later/messages");
+  begin("send many messages from a file");
+  await open(page, "archive", "messages");
+  await click(button(page, "Send"));
+  await inDialog(page, "file").setInputFiles(process.env.FILE);
+  await page.getByText("many.txt has 2,502 messages").waitFor();
+  await submit(page, "Send 2,502 messages");
+  await notice(page, "sent 2,502 messages");
+  await search(page, { "Body contains": "plain two" });
+  await found(page, "1 found");
+
+  begin("schedule a message, and cancel it");
+  await open(page, "later", "messages");
+  await click(button(page, "Send"));
+  await inDialog(page, "body").fill("next century");
+  await inDialog(page, "due").fill("2099-01-02T03:04:05");
+  await submit(page, "Send");
+  await notice(page, "scheduled message");
   await page.getByLabel("State").selectOption("scheduled");
-  await search(page, {});
-  await page.getByText("1 found").waitFor();
-  await click(rows.first().getByRole("button"));
+  await search(page, { "Body contains": "next century" });
+  await found(page, "1 found");
+  await click(messages(page).first().getByRole("button"));
   await click(page.getByLabel("Message", { exact: true }).getByRole("button", { name: "Cancel", exact: true }).first());
-  await click(button(page, "Cancel the message"));
+  await submit(page, "Cancel the message");
   await notice(page, "cancelled");
 
   begin("follow arriving messages");
-  await go(page, "");
-  await go(page, "entity/later/messages");
+  await open(page, "archive", "messages");
   await click(button(page, "Follow"));
   await page.getByText("Messages appear here as they arrive").waitFor();
   await click(button(page, "Send"));
-  await page.getByLabel("Body", { exact: true }).last().fill("just arrived");
-  await click(page.getByRole("dialog").getByRole("button", { name: "Send" }));
-  await page.getByRole("row", { name: /just arrived/ }).waitFor();
-  assert.equal(await rows.count(), 1);
+  await inDialog(page, "body").fill("just arrived");
+  await submit(page, "Send");
+  await row(page, /just arrived/).waitFor();
+  assert.equal(await messages(page).count(), 1);
+}
 
-  begin("receive one message and complete it");
-  await go(page, "entity/later/messages");
-  await click(page.getByText("Receive with a lock"));
+/** Receive the next message and settle it. */
+async function settle(page, verb) {
+  if (!(await button(page, "Receive the next message").isVisible())) await click(page.getByText("Receive with a lock"));
   await click(button(page, "Receive the next message"));
-  await button(page, "complete").waitFor();
+  await click(page.getByRole("button", { name: new RegExp(`^${verb} message`) }));
+}
+
+async function receive(page) {
+  begin("abandon, defer, reactivate and dead-letter a message");
+  await open(page, "later", "messages");
+  await row(page, /active .*0 now/).waitFor();
+  await settle(page, "Abandon");
+  await row(page, /active .*1 now/).waitFor();
+  await settle(page, "Defer");
+  await click(row(page, /deferred .*now/).getByRole("button"));
+  await page.getByText("abandoned after").waitFor();
+  await click(button(page, "Reactivate"));
+  await submit(page, "Reactivate it");
+  await row(page, /active .*now/).waitFor();
+  await settle(page, "Dead-letter");
+  await inDialog(page, "reason").fill("wrong address");
+  await submit(page, "Dead-letter it");
+  await closed(page);
+  await open(page, "later", "dead-lettered");
+  await row(page, /wrong address .*now/).waitFor();
+
+  begin("complete a dead-lettered message");
+  await click(page.getByText("Receive with a lock"));
+  await click(button(page, "Receive the next dead-lettered message"));
   // The page still holds the message after a look at another view.
-  await go(page, "entity/later/partitions");
-  await page.getByRole("row", { name: /^0 / }).waitFor();
-  await go(page, "entity/later/messages");
-  await click(button(page, "complete"));
+  await click(page.getByRole("link", { name: "Partitions" }));
+  await page.getByRole("row", { name: /^0 main/ }).waitFor();
+  await click(page.getByRole("link", { name: /^Dead-lettered/ }));
+  await click(page.getByRole("button", { name: /^Complete message/ }));
   await notice(page, "complete: message");
 
-  begin("purge the rest of the dead-lettered messages");
-  await go(page, "entity/jobs/dead-lettered");
-  await click(button(page, "Purge"));
-  await page.getByRole("dialog").getByLabel("State").selectOption("dead-lettered");
-  await click(button(page, "Count messages"));
-  await page.getByText("600 messages match now").waitFor();
-  await click(button(page, "Delete 600 messages"));
-  await notice(page, "deleted 600 messages");
+  begin("settle a message of a session");
+  await open(page, "invoices", "messages");
+  await click(page.getByText("Receive with a lock"));
+  await page.getByLabel("Session to accept").fill("customer-2");
+  await click(button(page, "Accept session"));
+  await settle(page, "Complete");
+  await notice(page, "complete: message");
+  await click(button(page, "Release session"));
+  await notice(page, "released session customer-2");
 
-  begin("move messages that match to another queue");
-  await go(page, "entity/orders/messages");
-  await search(page, { "JSON field": "customer.id", equals: "43" });
-  await page.getByText("1 found").waitFor();
-  await click(button(page, "Move messages that match"));
-  await page.getByRole("dialog").getByLabel("To").fill("later");
-  await click(button(page, "Count messages"));
-  await page.getByText("1 would move").waitFor();
-  await click(button(page, "Move 1"));
-  await notice(page, "moved 1");
-  await page.getByText("0 found").waitFor();
+  begin("settle a message of a FIFO queue");
+  await open(page, "steps", "messages");
+  await settle(page, "Complete");
+  await notice(page, "complete: message");
+  await page.getByRole("link", { name: "Groups" }).click();
+  await page.getByRole("row", { name: /^anna 2/ }).waitFor();
+}
 
-  begin("create, pause and delete a queue");
+async function manage(page) {
+  begin("create, change, pause, resume and delete a queue");
   await go(page, "");
   await click(button(page, "New entity"));
-  await page.getByLabel("Name", { exact: true }).fill("made-here");
+  await inDialog(page, "name").fill("made-here");
   await page.getByLabel("requires session").check();
-  await click(button(page, "Create"));
+  await inDialog(page, "lock_duration_ms").fill("10 h");
+  await submit(page, "Create");
+  await dialog(page).getByRole("alert").getByText("lock_duration_ms is 36000000: it must be from 1000 to 300000").waitFor();
+  await inDialog(page, "lock_duration_ms").fill("30 s");
+  await submit(page, "Create");
   await notice(page, "created made-here");
-  await go(page, "entity/made-here/settings");
+  await page.getByLabel("Search by name").fill("made-here");
+  await click(page.getByRole("link", { name: "made-here" }));
+  await click(page.getByRole("link", { name: "Settings and keys" }));
   await page.getByRole("row", { name: "requires_session true" }).waitFor();
+  await page.getByRole("row", { name: "lock_duration_ms 30 s" }).waitFor();
+  await page.getByRole("row", { name: /^RootManageSharedAccessKey all entities .*Manage/ }).waitFor();
+  await click(button(page, "Change settings"));
+  await inDialog(page, "max_delivery_count").fill("3");
+  await submit(page, "Save");
+  await notice(page, "changed max delivery count");
+  await page.getByRole("row", { name: "max_delivery_count 3" }).waitFor();
   await click(button(page, "Pause"));
-  await click(button(page, "Pause now"));
-  await page.getByText("disabled").first().waitFor();
+  await submit(page, "Pause now");
+  await page.getByText("disabled", { exact: true }).first().waitFor();
+  await click(button(page, "Resume"));
+  await submit(page, "Resume now");
+  await button(page, "Pause").waitFor();
   await click(button(page, "Delete"));
   await page.getByLabel("Type made-here to confirm").fill("made-here");
-  await click(page.getByRole("dialog").getByRole("button", { name: "Delete" }));
+  await submit(page, "Delete");
   await page.getByRole("heading", { name: "Entities", exact: true }).waitFor();
 
-  begin("add a rule after a test");
-  await go(page, "entity/news%2Fsubscriptions%2Fall/settings");
+  begin("add a rule after a test, change it and delete it");
+  await open(page, "news/subscriptions/urgent", "settings");
+  await page.getByRole("row", { name: /^high priority > 9/ }).waitFor();
   await click(button(page, "Add rule"));
-  await page.getByLabel("Name", { exact: true }).fill("urgent");
-  await page.getByLabel("SQL filter").fill("priority > 3");
-  await click(button(page, "Test against waiting messages"));
-  await page.getByText("matches 1 of the first 3").waitFor();
-  await click(button(page, "Add"));
+  await inDialog(page, "name").fill("medium");
+  await page.getByLabel("SQL filter").last().fill("priority > 3");
+  await dialog(page).getByLabel("Messages of").selectOption("news/subscriptions/all");
+  await submit(page, "Test against waiting messages");
+  await page.getByText("matches 1 of the first 3 messages").waitFor();
+  await submit(page, "Add");
   await notice(page, "rule added");
-  await page.getByRole("row", { name: /urgent/ }).waitFor();
+  await click(button(page, "Change rule medium"));
+  await inDialog(page, "kind").selectOption("correlation");
+  await inDialog(page, "subject").fill("weather");
+  await submit(page, "Save");
+  await notice(page, "rule changed");
+  await page.getByRole("row", { name: /^medium subject = weather/ }).waitFor();
+  await click(button(page, "Delete rule medium"));
+  await submit(page, "Delete rule");
+  await page.getByRole("row", { name: /^medium/ }).waitFor({ state: "detached" });
 
-  begin("see how far a lake is behind");
-  await go(page, "");
-  await click(page.getByRole("link", { name: "Pipeline" }));
-  await page.getByRole("heading", { name: "lakes/main" }).waitFor();
-  await page.getByRole("row", { name: /orders messages lake-1 501 none/ }).waitFor();
-  await accessible(page, "pipeline");
-  await picture(page, "pipeline");
-
-  begin("watch figures, sessions and partitions");
-  await go(page, "entity/invoices/sessions");
-  await page.getByRole("row", { name: /^customer-1 / }).waitFor();
-  await go(page, "entity/orders/partitions");
-  await page.getByRole("row", { name: /^15 / }).waitFor();
-  await go(page, "entity/orders/figures");
-  await page.getByText("Messages per second").waitFor({ timeout: 30_000 });
-  await accessible(page, "figures");
+  begin("watch figures and partitions");
+  await open(page, "orders");
+  await page.getByText("Messages per second").waitFor();
+  await page.getByText("Dwell p99").waitFor();
   await picture(page, "figures");
-});
+  await click(page.getByRole("link", { name: "Partitions" }));
+  await page.getByRole("row", { name: /^15 main .* online/ }).waitFor();
+}
 
-// What messages contain changes nothing on the page, at any width and in the dark.
 await walk(async (page) => {
-  await page.emulateMedia({ colorScheme: "dark" });
-  await go(page, "entity/hostile/dead-lettered");
-  await page.getByRole("row", { name: /onerror/ }).first().waitFor();
-  await page.locator("table.messages tbody tr").first().getByRole("button").click();
-  await page.getByLabel("Body", { exact: true }).waitFor();
-  await go(page, "entity/hostile/messages");
-  await page.locator("table.messages tbody tr").first().getByRole("button").click();
-  for (const form of ["text", "hex", "AMQP sections", "json"]) await button(page, form).click();
-  assert.equal(await page.locator("img[src=x], iframe, .planted").count(), 0);
-  await accessible(page, "dark");
-  for (const hash of ["", "entity/orders/figures", "entity/hostile/messages"]) {
-    await page.setViewportSize({ width: 400, height: 800 });
-    await go(page, hash);
-    await page.getByRole("heading", { level: 1 }).waitFor();
-    assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 400, hash);
-  }
-  await picture(page, "small");
+  const parts = { look, find, repair, send, receive, manage };
+  for (const name of (process.env.PARTS || Object.keys(parts).join()).split(",")) await parts[name](page);
 });
-
 console.log(JSON.stringify(clicks));

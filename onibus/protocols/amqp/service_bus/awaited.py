@@ -12,7 +12,7 @@ from onibus.shard.replies import Outcome
 
 
 class Awaited(Outcome):
-    """An outcome that a client is to be told; under way until it is, or is let go."""
+    """A response that a client waits for; pending until it is sent or released."""
 
     __slots__ = ("_connection",)
 
@@ -30,13 +30,13 @@ class Awaited(Outcome):
         super().set_exception(exception)
 
     def let_go(self) -> None:
-        """Nobody will be told, or is told now."""
+        """Release it: no client waits for the response any longer."""
         if not self._answered:
             self._answered = True
             self._connection.under_way -= 1
 
     def ask(self, command: Callable[[Outcome], object]) -> None:
-        """Give the broker a command; what it refuses at once is told like all else."""
+        """Give the broker a command; an error that it raises at once becomes the outcome."""
         try:
             command(self)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""$cbs: clients show tokens here, each for a resource, and again before it runs out."""
+"""$cbs: clients put SAS tokens here, each for a resource, and renew them before they expire."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ NAMELESS_S = 20.0
 TOKENS_MAX = 5_000
 #: Links and sessions of a client that has shown none: $cbs needs two, and one.
 NAMELESS_LINKS_MAX = 16
-#: What is sent on such a link goes on from its entity to this one. A transaction spans entities
-#: here, so it goes there at once, when the transaction is committed.
+#: A message sent on such a link is forwarded from its entity to this one. A bus transaction spans
+#: entities, so the message goes there directly, when the transaction is committed.
 TRANSFER_DESTINATION = "com.microsoft:transfer-destination-address"
 #: Tells senders how large a batch may be.
 BATCH_BYTES_MAX = "com.microsoft:max-message-batch-size"
@@ -90,9 +90,9 @@ class Client:
         self.profile = RELAXED
         self._keys = keys
         self._peer = peer
-        #: what was granted, by the resource that a token was put for
+        #: the granted rights, by the resource that a SAS token was put for
         self._granted: dict[str, Granted] = {}
-        #: how the same is asked again, when keys were replaced
+        #: how to check the same token again, when access keys were replaced
         self._asks: dict[str, Callable[[float], Granted]] = {}
         if keys is None:
             self._granted[""] = Granted("", ALL)
@@ -120,10 +120,10 @@ class Client:
             return lambda received: readable(write_message(received))
         return write_message
 
-    # Who it is
+    # Authentication
 
     def let_in(self, name: str, secret: str) -> bool:
-        """Tell whether a key, shown by name, is good for anything."""
+        """Return whether an access key, shown by name, grants any right."""
         keys = self._keys
         if keys is None:
             return True
@@ -214,7 +214,7 @@ class Client:
             self.grant(right, path)
 
     def wake_at(self) -> float:
-        """Return the wall time at which something is to be looked at again."""
+        """Return the wall time at which tokens must be checked again."""
         return self._wake_at if self._granted else self._begun + NAMELESS_S
 
     def _find_wake_at(self) -> None:
@@ -223,7 +223,7 @@ class Client:
         )
 
     def check_tokens(self) -> None:
-        """Tokens may have run out: end what they allowed."""
+        """End the links of SAS tokens that have expired."""
         now = time.time()
         if not self._granted:
             if now >= self._begun + NAMELESS_S:
@@ -238,7 +238,7 @@ class Client:
         self._end_links(now)
 
     def _end_links(self, now: float) -> None:
-        """End links that are allowed no more."""
+        """End links that no token allows any longer."""
         for link, (kind, path) in list(self._links.items()):
             try:
                 self._grant_link(kind, path)
@@ -357,42 +357,42 @@ class Client:
         return self.profile.message_bytes((entity.topic or entity).log_settings)
 
     def reading(self, node: ReceiverNode, waits: bool) -> None:
-        """A receiver waits until what was written has been read, or does so no more."""
+        """Add or remove a receiver that waits until the client reads what was written."""
         if waits:
             self._unread.add(node)
         else:
             self._unread.discard(node)
 
     def read(self) -> None:
-        """What was written has been read: there is room for more."""
+        """Fetch for waiting receivers: the client has read what was written."""
         waiting, self._unread = self._unread, set()
         for node in waiting:
             node.fetch()
         self.bus.arm()
 
     def stop_receiving(self) -> None:
-        """The server stops: give out nothing more."""
+        """Stop all deliveries: the server stops."""
         for link in list(self._links):
             if isinstance(link.node, ReceiverNode):
                 link.node.stop()
 
     def passed_over(self, state: Any) -> None:
-        """What carries this state was not taken: a transaction is not done without it."""
+        """Fail the transaction of a delivery that was not taken."""
         told = "a message was too large, or its link or session had ended"
         self.transactions.spoil(state, InvalidOperation(told))
 
     def forget(self, link: Link) -> None:
-        """A link is no more."""
+        """Forget a link that has ended."""
         self._links.pop(link, None)
 
     # The life of the connection
 
     def burst_over(self) -> None:
-        """All that arrived together has been told."""
+        """Handle the end of a burst of frames."""
         self.bus.arm()
 
     def closed(self) -> None:
-        """The connection is no more: what was not committed is not done."""
+        """Roll back open transactions and drop all links: the connection has ended."""
         self.transactions.forget_all()
         self._links.clear()
         self._unread.clear()
@@ -402,7 +402,7 @@ class Client:
         self.sessions.clear()
 
 
-#: A request: nothing in it is large but the messages that are to be scheduled.
+#: A management request: only messages to schedule are large.
 _REQUEST_BYTES_MAX = 8 << 20
-#: A token, or a word to the coordinator: decoded before anybody is known to have a right.
+#: A SAS token, or a request to the coordinator: decoded before a client is authenticated.
 _WORD_BYTES_MAX = 64 << 10

@@ -64,7 +64,7 @@ def condition_of(error: BaseException, link: Link) -> tuple[str, str, int]:
             path = path_of(say.address_of(terminus)[:_PATH_LENGTH_MAX])
             host = link.session.connection.hostname
             return condition, tracking.description(error, host, _without_node(path)), status
-    # A fault of ours: what went wrong is nobody else's to read.
+    # An internal error: its details go only to the log.
     _log.error("request failed", exc_info=error)
     text = str(error) if isinstance(error, OnibusError) else "the server failed; its log says more"
     return amqp.INTERNAL_ERROR, text, 500

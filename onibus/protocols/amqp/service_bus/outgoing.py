@@ -1,9 +1,8 @@
-"""From messages of the bus to those of AMQP.
+"""Encoding of bus messages as AMQP messages.
 
-The broker says what it knows in the header and in annotations. Properties are those that were sent,
-byte for byte; where the fields of the message say otherwise now (`rewritten`), where it lives for a
-time, is a dead letter, or has no id, they are put together anew: what is as it was sent keeps its
-bytes.
+The broker adds what it knows in the header and in annotations. Properties are those that were sent,
+byte for byte. They are re-encoded if the message's fields have changed (`rewritten`), or if it has
+a time to live, was dead-lettered, or has no id. Unchanged parts keep their bytes.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ _SHORT = struct.Struct(">Bh").pack
 
 _NO_HEADER = b"\x00\x53\x70\xc0\x06\x05\x40\x40\x40\x40\x43"
 
-#: Header and annotations of a message that is received under a lock for the first time, in one go:
-#: what stands before each of their values.
+#: Header and annotations of a message that is received under a lock for the first time, in one
+#: piece: the bytes before each of their values.
 _TOKEN_PARTS = len(_LOCK_TOKEN) + 1 + 16
 _TOKEN_HEAD = b"".join(
     (_NO_HEADER, b"\x00\x53\x71\xc1", bytes((_TOKEN_PARTS + 1, 2)), _LOCK_TOKEN, b"\x98")
@@ -88,13 +87,13 @@ _WAITING = ("active", "locked")
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 
-#: The fields of the message at the places of the properties, None where there is none.
+#: The fields of the message at the places of the properties; None if it has no such field.
 _FIELDS = (
     *("message_id", None, "to", "subject", "reply_to", "correlation_id", "content_type"),
     *(None, None, None, "session_id", None, "reply_to_session_id"),
 )
 _EXPIRY, _CREATION = 8, 9
-#: What was sent begins with properties or application properties: it has nothing before them.
+#: A sent message that begins with properties or application properties has nothing before them.
 _PROPERTIES_FIRST = (b"\x00\x53\x73", b"\x00\x53\x74")
 
 
@@ -114,7 +113,7 @@ def write_message(received: ReceivedMessage) -> bytes:
 
 
 def _write_any(received: ReceivedMessage) -> bytes:
-    """Return a message of which whatever is to be told."""
+    """Return any message, with all that its state requires."""
     message = received.message
     as_sent = message.as_sent
     hops: list[bytes] = []
@@ -140,7 +139,7 @@ def _write_any(received: ReceivedMessage) -> bytes:
 
 
 def _is_usual(received: ReceivedMessage) -> bool:
-    """Tell whether a message is received under a lock for the first time, and says little."""
+    """Return whether a message is received under a lock for the first time, with few fields."""
     message = received.message
     return (
         received.locked_until_ms is not None
@@ -207,7 +206,7 @@ def _annotations(received: ReceivedMessage, others: list[bytes]) -> bytes:
     if partition:
         parts += (_PARTITION_ID, _SHORT(0x61, partition))
         count += 2
-    # Anybody who sends can write properties of these names: they count where the bus says so.
+    # Any sender can write properties of these names: they count if the bus wrote `dead_letter_of`.
     source = None if message.dead_letter_of is None else message.properties.get(DEAD_LETTER_SOURCE)
     if isinstance(source, str):
         parts += (_DEAD_LETTER_SOURCE, to.string(source))
@@ -267,9 +266,9 @@ def _properties(received: ReceivedMessage, sent: list[bytes], life: int | None) 
             if (None if before is None else id_text(before)) != now:
                 found[place] = to.string(now)
     if message.message_id is None:
-        # Clients of Service Bus count on an id; those of JavaScript cannot close a receiver of
-        # messages that have none. The bus gives none (D11), so it is told as what it is known by;
-        # with its time, as others have the number elsewhere.
+        # Service Bus clients need an id; the JavaScript client cannot close a receiver of messages
+        # without one. The bus assigns none (D11), so the id is the sequence number, with the
+        # enqueued time, since other entities use the same sequence numbers.
         number, time_ms = received.sequence_number, received.enqueued_time_ms
         found[0] = to.string(f"{time_ms:016x}{number:016x}")
     if life is not None:

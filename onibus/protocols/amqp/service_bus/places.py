@@ -20,14 +20,14 @@ CBS = "$cbs"
 _MANAGEMENT = "/$management"
 _TRANSFER = "/$transfer"
 _DEAD_LETTERS = "/$deadletterqueue"
-#: Longer addresses are none: a topic, a subscription, and what stands behind.
+#: No valid address is longer: a topic, a subscription, and a suffix.
 _LENGTH_MAX = 1_024
 
 
 class Place(NamedTuple):
     """What an address names."""
 
-    #: all of it, in lower case: what rights are asked for
+    #: the whole address, in lower case: rights are checked for it
     path: str
     #: the queue, topic or subscription
     entity: str

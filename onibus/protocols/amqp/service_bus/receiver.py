@@ -1,7 +1,7 @@
-"""Receivers: messages go out as far as the client's credit, its windows and its reading allow.
+"""Receivers: the broker sends what the client's credit, windows and reading speed allow.
 
-What is there is sent at once, all that credit allows; for the rest a receiver waits in the broker.
-In the middle of a long row others get their turn.
+Available messages are sent at once, as many as credit allows; for the rest a receiver waits in the
+broker. After a number of messages, other receivers get their turn.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ReceiverNode:
         #: the broker has been asked and has not answered
         self._asked = False
         self._soon = False
-        #: the server stops: nothing more is asked for, and what comes is waited for
+        #: the server stops: request nothing more, and wait for pending messages
         self._stopping = False
         self._take = link.settles
         self._write = client.writer()
@@ -97,13 +97,13 @@ class ReceiverNode:
     # Out
 
     def fetch(self) -> None:
-        """Send what is there, or wait for it."""
+        """Send available messages, or wait for some."""
         link = self.link
         if self._asked or self._soon or self._stopping or not link.is_open:
             return
         limit = min(link.credit, link.session.room, TURN_MAX)
         if link.session.connection.is_full:
-            # When what was written has been read there is more.
+            # The client reads first what was written; then it gets more.
             self.client.reading(self, True)
             return
         if limit > 0:
@@ -154,7 +154,7 @@ class ReceiverNode:
                 [(write(one), tag_of(token), token) for one in messages if (token := one.token)]
             )
         if messages and (link.credit > 0 or link.drain):
-            # Whoever else waits has its turn before.
+            # Other waiting receivers get their turn first.
             self._soon = True
             self.client.broker.call_soon(self._again)
         elif link.drain:
@@ -166,14 +166,14 @@ class ReceiverNode:
         self.client.bus.arm()
 
     def stop(self) -> None:
-        """Ask for nothing more; what was given out already, perhaps for good, is under way."""
+        """Request nothing more; a pending receive, which may delete messages, is still sent."""
         self._stop()
         if not self._stopping and self._asked:
             self.link.session.connection.under_way += 1
         self._stopping = True
 
     def _stop(self) -> None:
-        """Wait no longer: what has been given out already still comes."""
+        """Wait no longer; messages delivered already still arrive."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             drain, self.link.drain = self.link.drain, False

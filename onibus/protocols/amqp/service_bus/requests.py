@@ -14,8 +14,8 @@ from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 
-#: Answers of a node that wait for credit or a window, and bytes of all that a connection has: who
-#: asks on without taking them asks no more.
+#: Responses of a node that wait for credit or a window, and bytes of all responses of a connection.
+#: A client that requests more without taking them loses its link.
 WAITING_MAX = 1_000
 WAITING_BYTES_MAX = 4 << 20
 

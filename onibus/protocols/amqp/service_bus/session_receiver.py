@@ -212,7 +212,7 @@ class SessionReceiverNode(ReceiverNode):
         try:
             self.on_session(ReleaseSession(self.number, self.held), Outcome())
         except (SessionLockLost, OnibusError):
-            # It ran out before, or its partition is down: there is nothing to give back.
+            # Its lock expired before, or its partition is down: nothing to release.
             return
         finally:
             self.accepted = None

@@ -1,7 +1,8 @@
 """Transactions: a coordinator declares and discharges them (specification, part 4).
 
-What is sent or settled in one carries its id as a transactional state. Nothing happens before it is
-discharged without `fail`; when the connection ends, what was not discharged is rolled back.
+A send or settlement in a bus transaction carries its id as a transactional state. Nothing happens
+before the transaction is discharged without `fail`. When the connection ends, open transactions are
+rolled back.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Transactions:
     def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
         """Return the transaction of a transactional state, and the state that answers it.
 
-        What is added to it has so many bytes, which count until it is discharged.
+        The send or settlement adds `size` bytes, which count until the transaction is discharged.
         """
         name = _name_of(state)
         if name is None:
@@ -86,9 +87,10 @@ class Transactions:
         return transaction, say.performative(say.TRANSACTIONAL, [to.binary(name), outcome])
 
     def spoil(self, state: Any, error: BaseException) -> None:
-        """What carries this state was refused: the rest of its transaction is not done alone.
+        """Fail the transaction of a delivery that was rejected: the rest must not be done alone.
 
-        Who settles what it sends, or sends on without waiting, learns that at the discharge.
+        A client that sends settled deliveries, or sends on without waiting, sees that at the
+        discharge.
         """
         transaction = self._open.get(_name_of(state) or b"")
         if transaction is not None:
@@ -104,12 +106,12 @@ class Transactions:
         return transaction
 
     def forget(self, coordinator: CoordinatorNode) -> None:
-        """Roll back what a coordinator has declared: it is gone. Those of others go on."""
+        """Roll back the transactions of a detached coordinator. Those of others continue."""
         for name in [one for one, by in self._declared_by.items() if by is coordinator]:
             self.take(name)
 
     def forget_all(self) -> None:
-        """Nobody can discharge them any more."""
+        """Roll back all transactions: no client can discharge them any longer."""
         self._open.clear()
         self._sizes.clear()
         self._declared_by.clear()
@@ -174,7 +176,7 @@ class CoordinatorNode:
         raise AssertionError("nobody receives here")
 
     def detached(self, link: Link) -> None:
-        """What was declared here is rolled back."""
+        """Roll back the transactions that were declared here."""
         self._transactions.forget(self)
         self._client.forget(link)
 
@@ -192,7 +194,7 @@ def _refused(error: BaseException, link: Link) -> bytes:
     """Return that a transaction was rolled back, and why."""
     condition, description, _ = condition_of(error, link)
     if isinstance(error, Refused):
-        # Of an outcome that is not known nobody is told that it was rolled back.
+        # A transaction with an unknown outcome is not reported as rolled back.
         description = f"{condition}: {description}"
         condition = ROLLBACK
     return say.rejected(say.error(condition, description))

@@ -18,10 +18,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from onibus.api.log import Readers
+from onibus.api.log import Readers, ReadersQuery
 from onibus.api.wire import NDJSON
 from onibus.broker.entity import Entity
+from onibus.broker.named_reader import NamedReader
 from onibus.broker.namespace import Namespace
+from onibus.broker.readers import describe
 from onibus.core.errors import OnibusError
 from onibus.core.fair_queue import FairQueue
 from onibus.operation.figures import Figures, figures_of, oldest_ms
@@ -293,14 +295,25 @@ async def history(call: Call) -> Points:
 
 
 async def readers(call: Call) -> Readers:
-    """Return the named readers of all entities, lakes among them."""
-    found = []
+    """Return the named readers of all entities, lakes among them: a page, described in slices."""
+    asked: ReadersQuery = call.query(ReadersQuery)
+    word = asked.search.lower()
+    found: list[tuple[str, Entity, NamedReader]] = []
     for looked, entity in enumerate(list(call.bus.broker.namespace.entities.values()), 1):
         if looked % _SLICE == 0:
             await asyncio.sleep(0)
-        if entity.readers:
-            found += call.bus.readers(entity.name)
-    return Readers(found)
+        for reader in entity.readers.values():
+            address = reader.address or ""
+            if reader.durable and word in f"{address}\n{entity.name}\n{reader.name}".lower():
+                found.append((address, entity, reader))
+    found.sort(key=lambda one: (one[0], one[1].name, one[2].name))
+    end = None if asked.limit is None else asked.start + asked.limit
+    described = []
+    for looked, (_, entity, reader) in enumerate(found[asked.start : end], 1):
+        if looked % _SLICE == 0:
+            await asyncio.sleep(0)
+        described.append(describe(entity, reader))
+    return Readers(described, len(found))
 
 
 class Summary(OverviewRow, kw_only=True):
@@ -308,6 +321,7 @@ class Summary(OverviewRow, kw_only=True):
 
     requires_session: bool = False
     fair_delivery: bool = False
+    fifo: bool = False
 
 
 async def summary(call: Call) -> Summary:
@@ -319,6 +333,7 @@ async def summary(call: Call) -> Summary:
         **msgspec.structs.asdict(row),
         requires_session=getattr(settings, "requires_session", False),
         fair_delivery=getattr(settings, "fair_delivery", False),
+        fifo=getattr(settings, "fifo", False),
     )
 
 
@@ -444,6 +459,7 @@ ROUTES = [
         summary="List the named readers of all entities.",
         right=Right.MONITOR,
         handler=readers,
+        query=ReadersQuery,
         gives=Readers,
         tag="watching",
     ),

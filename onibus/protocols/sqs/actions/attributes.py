@@ -1,4 +1,4 @@
-"""Attributes of queues: told and changed."""
+"""GetQueueAttributes and SetQueueAttributes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from onibus.security.rights import Right
 
 
 async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
-    """Return the attributes that are asked for."""
+    """Return the attributes that the client requests."""
     entity = call.queues.by_url(given.queue_url)
     names = given.attribute_names or []
     left = ARRIVAL_MS
     while left and call.bus.broker.forwarding.brings_to(entity.name):
-        # The counts have what the last request caused.
+        # The counts include what the last request caused.
         await asyncio.sleep(0.01)
         left -= 10
     for name in names:

@@ -19,7 +19,7 @@ _ENTRY_IDS = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*")
 
 
 def is_id(value: str) -> bool:
-    """Tell whether a text can be a group, deduplication or attempt id: all it has is visible."""
+    """Return whether a string of visible characters can be a group, deduplication or attempt id."""
     return (
         0 < len(value) <= ID_LENGTH_MAX
         and value.isascii()
@@ -29,7 +29,7 @@ def is_id(value: str) -> bool:
 
 
 def check_id(name: str, value: str) -> None:
-    """Refuse what is no group, deduplication or attempt id."""
+    """Reject a string that cannot be a group, deduplication or attempt id."""
     if not is_id(value):
         raise errors.invalid(
             name,
@@ -65,7 +65,7 @@ def check_entries(entries: Sequence[Any] | None, kind: str) -> Sequence[Any]:
 
 
 def _refuse_ids(entries: Sequence[Any], kind: str) -> None:
-    """Tell what is wrong with the ids of entries."""
+    """Reject missing, malformed and repeated ids of entries."""
     seen = set()
     for entry in entries:
         if entry.id is None:

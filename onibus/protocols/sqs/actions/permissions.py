@@ -1,6 +1,7 @@
-"""Permissions: statements of a queue's policy, one a label.
+"""Permissions: the statements of a queue's policy, one per label.
 
-A policy is kept and told. Who may do what is decided by the rights of access keys (docs/sqs.md).
+The broker stores and returns a policy. It authorises requests by the rights of access keys
+(docs/sqs.md).
 """
 
 from __future__ import annotations

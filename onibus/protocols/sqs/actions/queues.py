@@ -32,12 +32,12 @@ from onibus.protocols.sqs.shapes import (
 )
 from onibus.security.rights import Right
 
-#: A queue is purged once in so many milliseconds.
+#: A queue can be purged once in this many milliseconds.
 PURGE_MS = 60_000
 
 
 async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
-    """Make a queue; one that is there already, and is the same, is no error."""
+    """Create a queue; an existing queue with the same attributes is not an error."""
     attributes = queue_attributes.spelled(given.attributes)
     if attributes.get("FifoQueue") == "false":
         text = "Invalid value for the parameter FifoQueue. Reason: Only 'true' is allowed."
@@ -56,7 +56,7 @@ async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
             await _create(call, name, attributes, tagged, fifo=fifo)
             break
         except EntityExists:
-            # A topic has that name, or somebody else is making the queue just now.
+            # A topic has that name, or another client is creating the queue.
             if not left or entity_name(name) in call.bus.broker.namespace.entities:
                 raise
             await asyncio.sleep(PAUSE_SECONDS)
@@ -98,7 +98,7 @@ async def get_queue_url(call: Call, given: GetQueueUrlIn) -> QueueUrlOut:
 
 
 async def list_queues(call: Call, given: ListQueuesIn) -> ListQueuesOut:
-    """Return the URLs of queues whose names begin with a text."""
+    """Return the URLs of queues whose names begin with a prefix."""
     prefix = given.queue_name_prefix or ""
     names = [one for one in call.queues.all() if queue_name(one).startswith(prefix)]
     page, token = paged(names, given.max_results, given.next_token)
@@ -133,7 +133,7 @@ async def purge_queue(call: Call, given: QueueIn) -> None:
     try:
         await call.bus.ask(command)
     except BaseException:
-        # It was not purged, or nobody knows: whoever tries again at once is right.
+        # It was not purged, or the outcome is unknown: a client may retry at once.
         purged.pop(entity.incarnation, None)
         raise
 

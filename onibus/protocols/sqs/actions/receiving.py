@@ -1,4 +1,4 @@
-"""Receiving: what is visible, waiting for the first message where that is asked."""
+"""Receiving visible messages, with long polling for the first one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NOTHING_MORE = Wanted((), ())
 
 
 def receive_message(call: Call, given: ReceiveIn) -> None:
-    """Give out messages, and hide them from others for a while."""
+    """Deliver messages, and hide them from other receivers for a while."""
     entity = call.queues.by_url(given.queue_url)
     settings = settings_of(entity)
     limit = 1 if given.max_number_of_messages is None else given.max_number_of_messages

@@ -1,7 +1,8 @@
-"""Dead-letter queues: which queue's dead letters go to which, and who allows that.
+"""Dead-letter queues: which queues redrive to which, and which queues allow it.
 
-A queue with a redrive policy forwards its dead letters (`forward_dead_letters_to`) and makes them
-after so many receives (`max_delivery_count`); one without never gives up on a message.
+A queue with a redrive policy dead-letters a message after `max_delivery_count` receives and
+forwards it (`forward_dead_letters_to`). Without a redrive policy it redelivers a message without
+limit.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
 
 
 def _target(call: Call, arn: str) -> Entity | None:
-    """Return the queue of an ARN; who sends dead letters to a queue must own that, too."""
+    """Return the queue of an ARN; the client needs Manage on a dead-letter queue, too."""
     name = call.queues.name_in_arn(arn)
     if name is None:
         return None

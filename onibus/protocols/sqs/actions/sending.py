@@ -1,4 +1,4 @@
-"""Sending: one message, or up to ten, each of which may fail by itself."""
+"""Sending: one message, or up to ten that succeed or fail separately."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
 def _told(
     digests: md5.Digests, entity: Entity, prepared: Ready, sent: Sent, entry_id: str | None = None
 ) -> SentEntry:
-    """Return what the sender of a message is told."""
+    """Return the response entry for the sender of a message."""
     number, incarnation, digest = sent.sequence_number, entity.incarnation, prepared.body_md5
     if sent.duplicate_of is None:
         digests.note(incarnation, number, digest)

@@ -116,7 +116,7 @@ def _not_changed(handle: str | None, error: BaseException) -> BaseException | No
 
 
 def delete_batch(call: Call, given: DeleteBatchIn) -> None:
-    """Delete up to ten messages, each by itself."""
+    """Delete up to ten messages, each separately."""
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
     batch.settle(
@@ -126,7 +126,7 @@ def delete_batch(call: Call, given: DeleteBatchIn) -> None:
 
 
 def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
-    """Hide up to ten messages for longer, or show them, each by itself."""
+    """Hide up to ten messages for longer, or show them, each separately."""
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(
         call,
@@ -140,7 +140,7 @@ def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
 
 
 class _Batch:
-    """Entries whose handles are good, and what is told of all."""
+    """Entries with valid handles, and the response for all entries."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Batch:
                 self.entries.append(entry)
 
     def settle(self, command: Callable[[Reply], None], refused: Refused) -> None:
-        """Give the bus a command for all tokens, and tell what became of each entry."""
+        """Give the bus a command for all tokens, and respond with the outcome of each entry."""
         if not self.tokens:
             self._call.answer(self._out)
             return

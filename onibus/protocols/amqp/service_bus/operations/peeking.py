@@ -75,9 +75,9 @@ def _without_body(message: bytes) -> bytes:
 
 
 def delete_batch(node: ManagementNode, request: Request) -> None:
-    """Delete the oldest active messages, at most so many, that were enqueued before a time.
+    """Delete up to `message-count` of the oldest active messages enqueued before a time.
 
-    Those of a session are deleted by the one who holds it.
+    Only the receiver that holds a message session deletes its messages.
     """
     count = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
     before = request.argument("enqueued-time-utc", int)

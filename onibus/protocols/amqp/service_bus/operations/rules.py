@@ -19,7 +19,7 @@ from onibus.security.rights import Right
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
 
-#: Descriptors of what is told. Those of filters have a digit less: so clients know them.
+#: Descriptors of rules in a response. Those of filters have one digit less, as clients expect.
 _RULE = 0x13700000004
 _EMPTY_ACTION, _SQL_ACTION = 0x13700000005, 0x13700000006
 _SQL, _TRUE, _FALSE, _CORRELATION = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ANY_TIME_MS = 253_402_300_799_000
 #: Sessions in one answer.
 _TOP_MAX = 1_000
-#: Nothing has so many; what is told next fits an int of AMQP.
+#: No entity has more sessions; the next position to skip to fits an AMQP int.
 _SKIP_MAX = 1 << 30
 
 

@@ -1,7 +1,10 @@
 // Calls of the public HTTP API: signed requests, exact numbers, streams of lines.
 
 const session = { login: "key", name: "", key: "", entity: "", token: null, until: 0 };
+//: Called when the server no longer accepts the key; milliseconds that its clock is ahead of ours.
+const shared = { rejected: () => {}, ahead: 0 };
 const encoder = new TextEncoder();
+const RIGHTS = "/v1/rights";
 const DEVELOPMENT = { name: "RootManageSharedAccessKey", key: "SAS_KEY_VALUE" };
 
 /** An error response of the server: what happened, and whether anything changed. */
@@ -12,6 +15,9 @@ export class Problem extends Error {
     this.outcome = problem.outcome || "unknown";
   }
 }
+
+/** No response: the server is stopped, or the network is down. */
+export class Unreachable extends Error {}
 
 // Sequence numbers exceed 2^53: long integers become BigInt, all other tokens stay as they are.
 const NUMBERS = /-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
@@ -82,8 +88,18 @@ export function indented(text) {
   return out.join("").replace(/([{[])\s+([}\]])/g, "$1$2");
 }
 
+/** The time of the server: its messages have its stamps. */
+export const now = () => Date.now() + shared.ahead;
+
+export const onRejected = (callback) => {
+  shared.rejected = callback;
+};
+
 export async function about() {
-  const response = await fetch("about.json");
+  const response = await reach("about.json", {});
+  const stamp = Date.parse(response.headers.get("date"));
+  // The header has whole seconds, and took some time: a small difference says nothing.
+  if (Math.abs(stamp - Date.now()) > 3000) shared.ahead = stamp - Date.now();
   if (!response.ok) throw new Problem(response.status, await problemOf(response));
   const found = await response.json();
   session.login = found.login;
@@ -109,18 +125,21 @@ export async function signIn(text, key) {
   if (!crypto.subtle) {
     throw new Error("the browser signs only on localhost or over TLS: use an https address");
   }
-  return get("/v1/rights");
+  return rights();
 }
+
+/** Return what the key allows. */
+export const rights = () => get(RIGHTS);
 
 export function signOut() {
   Object.assign(session, { name: "", key: "", entity: "", token: null });
 }
 
 async function token() {
-  const now = Math.floor(Date.now() / 1000);
-  if (session.token && session.until > now + 60) return session.token;
+  const seconds = Math.floor(now() / 1000);
+  if (session.token && session.until > seconds + 60) return session.token;
   const resource = encodeURIComponent(`sb://${location.hostname}/${session.entity}`);
-  const until = now + 3600;
+  const until = seconds + 3600;
   const key = await crypto.subtle.importKey(
     "raw", encoder.encode(session.key), { name: "HMAC", hash: "SHA-256" }, false, ["sign"],
   );
@@ -141,20 +160,26 @@ async function problemOf(response) {
   }
 }
 
+async function reach(path, options) {
+  try {
+    return await fetch(path, { ...options, credentials: "omit" });
+  } catch (problem) {
+    if (options.signal?.aborted) throw problem;
+    throw new Unreachable("the server does not respond: check that it runs");
+  }
+}
+
 async function request(method, path, body, signal) {
   const headers = {};
-  if (session.login !== "none") headers.authorization = await token();
+  const signed = session.login !== "none";
+  if (signed) headers.authorization = await token();
   if (body !== undefined) headers["content-type"] = "application/json";
   const content = body === undefined ? undefined : encode(body);
-  let response;
-  try {
-    response = await fetch(path, { method, headers, signal, body: content, credentials: "omit" });
-  } catch (problem) {
-    if (signal?.aborted) throw problem;
-    throw new Error("the server does not respond: check that it runs");
-  }
-  if (!response.ok) throw new Problem(response.status, await problemOf(response));
-  return response;
+  const response = await reach(path, { method, headers, signal, body: content });
+  if (response.ok) return response;
+  const problem = new Problem(response.status, await problemOf(response));
+  if (response.status === 401 && signed && path !== RIGHTS) shared.rejected(problem.message);
+  throw problem;
 }
 
 async function call(method, path, body, signal) {
@@ -173,13 +198,13 @@ export const at = (name, rest = "") => `/v1/entities/${encodeURIComponent(name)}
 export const admin = (kind, name) => `/v1/${kind}s/${encodeURIComponent(name)}`;
 
 /** Read a stream of JSON lines until it ends or the signal aborts it. */
-export async function lines(path, body, onLine, signal) {
+export async function stream(path, body, onLine, signal) {
   const response = await request("POST", path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read().catch((problem) => {
-      throw signal?.aborted ? problem : new Error("the connection to the server was lost");
+      throw signal?.aborted ? problem : new Unreachable("the connection to the server was lost");
     });
     if (done) return;
     const parts = (rest + value).split("\n");

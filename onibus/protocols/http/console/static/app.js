@@ -1,11 +1,11 @@
 // The shell: login, routes by the fragment of the address, notices.
 
-import { html, render, useEffect, useState } from "./preact.js";
-import { about, get, signIn, signOut } from "./api.js";
+import { html, render, useEffect, useErrorBoundary, useRef, useState } from "./preact.js";
+import { about, onRejected, parse, rights as askRights, signIn, signOut } from "./api.js";
 import { Entity } from "./entity.js";
-import { Overview, link } from "./overview.js";
+import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
-import { Failure, Field } from "./widgets.js";
+import { Dialog, Failure, Field, link } from "./widgets.js";
 
 /** Return the parts of the fragment; an unreadable one opens the first view. */
 function routeOf() {
@@ -26,8 +26,8 @@ function useRoute() {
   return route;
 }
 
-function Login({ onDone }) {
-  const [error, setError] = useState("");
+function Login({ reason, onDone }) {
+  const [error, setError] = useState(reason);
   const submit = async (event) => {
     event.preventDefault();
     const form = new FormData(event.target);
@@ -55,7 +55,7 @@ function Login({ onDone }) {
 
 function OneEntity({ rights }) {
   return html`<section><h1>One entity</h1>
-    <p>Your key is for <a href=${`#/entity/${encodeURIComponent(rights.entity)}`}>${rights.entity}</a> only.</p>
+    <p>Your key is for <a href=${link(rights.entity)}>${rights.entity}</a> only.</p>
   </section>`;
 }
 
@@ -74,33 +74,100 @@ function ByName() {
   </section>`;
 }
 
+/** Return the filter in the address; an unreadable one is none. */
+function filterOf(text) {
+  try {
+    return text ? parse(text) : {};
+  } catch {
+    return {};
+  }
+}
+
+const KEYS = [
+  ["/", "Search in this view"],
+  ["g", "Show all entities"],
+  ["p", "Show the pipeline"],
+  ["↑ ↓", "In a list of messages: the previous or next one"],
+  ["Enter", "Open the message, or follow the link"],
+  ["Escape", "Close the message or the dialog"],
+  ["?", "Show this list"],
+];
+
+/** Keys for the whole page; none while the operator types or a dialog is open. */
+function useKeys(onHelp) {
+  useEffect(() => {
+    const pressed = (event) => {
+      const busy = event.target.closest("input, select, textarea, dialog") || document.querySelector("dialog[open]");
+      if (busy || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.key === "/") document.querySelector("main [data-search]")?.focus();
+      else if (event.key === "g") location.hash = "#/";
+      else if (event.key === "p") location.hash = "#/pipeline";
+      else if (event.key === "?") onHelp();
+      else return;
+      event.preventDefault();
+    };
+    addEventListener("keydown", pressed);
+    return () => removeEventListener("keydown", pressed);
+  }, []);
+}
+
+function Help({ onClose }) {
+  return html`<${Dialog} title="Keys" onSubmit=${() => true} onClose=${onClose}>
+    <table><tbody>${KEYS.map(([key, text]) => html`<tr key=${key}><th scope="row"><kbd>${key}</kbd></th><td>${text}</td></tr>`)}</tbody></table>
+  <//>`;
+}
+
+/** The chosen view; an error in it leaves the rest of the page usable. */
+function View({ route, rights, can, say }) {
+  const [broken] = useErrorBoundary();
+  const [view, name, tab, filter] = route;
+  const lists = can("Monitor");
+  if (broken) return html`<section><h1>Onibus</h1><${Failure} text=${`this view failed: ${broken.message}. Reload the page`} /></section>`;
+  if (view === "entity" && name) {
+    return html`<${Entity} key=${name} name=${name} tab=${tab || "figures"} filter=${filterOf(filter)} can=${can} say=${say} />`;
+  }
+  if (rights.entity) return html`<${OneEntity} rights=${rights} />`;
+  if (!lists) return html`<${ByName} />`;
+  return view === "pipeline" ? html`<${Pipeline} say=${say} />` : html`<${Overview} can=${can} say=${say} />`;
+}
+
 function App() {
   const [server, setServer] = useState(null);
   const [rights, setRights] = useState(null);
   const [error, setError] = useState("");
   const [notice, setNotice] = useState("");
-  const [view, name, tab] = useRoute();
+  const [rejected, setRejected] = useState("");
+  const [help, setHelp] = useState(false);
+  const route = useRoute();
+  const [view, name] = route;
+  const first = useRef(true);
+  useKeys(() => setHelp(true));
   useEffect(() => {
     (async () => {
+      onRejected(setRejected);
       try {
         const found = await about();
+        if (found.login !== "key") setRights(await askRights());
         setServer(found);
-        if (found.login !== "key") setRights(await get("/v1/rights"));
       } catch (problem) {
         setError(problem.message);
       }
     })();
   }, []);
   useEffect(() => {
+    document.title = view === "entity" && name ? `${name} – Onibus` : view === "pipeline" ? "Pipeline – Onibus" : "Onibus";
+    if (!first.current) document.getElementById("content")?.focus();
+    first.current = false;
+  }, [view, name]);
+  useEffect(() => {
     if (!notice) return undefined;
-    const timer = setTimeout(() => setNotice(""), 6000);
+    const timer = setTimeout(() => setNotice(""), 8000);
     return () => clearTimeout(timer);
   }, [notice]);
-  if (error) return html`<main><${Failure} text=${error} /></main>`;
+  if (error) return html`<main><h1>Onibus</h1><${Failure} text=${error} /><button onClick=${() => location.reload()}>Try again</button></main>`;
   if (!server) return null;
-  if (!rights) return html`<${Login} onDone=${setRights} />`;
+  if (!rights) return html`<${Login} reason=${rejected} onDone=${(found) => { setRejected(""); setServer({ ...server, login: "key" }); setRights(found); }} />`;
   const can = (right) => rights.rights.includes(right) || rights.rights.includes("Manage");
-  const lists = can("Monitor");
   const leave = () => {
     signOut();
     setRights(null);
@@ -110,24 +177,17 @@ function App() {
     <header class="top">
       <a class="brand" href="#/"><img src="icon.svg" alt="" width="24" height="24" /> Onibus</a>
       <span class="soft">${server.version}</span>
-      ${!rights.entity && lists && html`<a href="#/pipeline">Pipeline</a>`}
+      ${!rights.entity && can("Monitor") && html`<a href="#/pipeline">Pipeline</a>`}
       <span class="grow"></span>
+      <button class="plain" onClick=${() => setHelp(true)}>Keys</button>
       ${server.login === "key"
         ? html`<span class="soft">${rights.key}</span><button onClick=${leave}>Sign out</button>`
         : html`<span class="soft">${server.login === "none" ? "no key needed" : "development key"}</span>`}
     </header>
-    <main id="content" tabindex="-1">
-      ${view === "entity" && name
-        ? html`<${Entity} key=${name} name=${name} tab=${tab || "figures"} can=${can} say=${setNotice} />`
-        : rights.entity
-          ? html`<${OneEntity} rights=${rights} />`
-          : !lists
-          ? html`<${ByName} />`
-          : view === "pipeline"
-          ? html`<${Pipeline} />`
-          : html`<${Overview} can=${can} say=${setNotice} />`}
-    </main>
-    <div class="notice" role="status">${notice}</div>`;
+    ${rejected && html`<div class="banner" role="alert">The server no longer accepts your key: ${rejected}. <button onClick=${leave}>Sign in again</button></div>`}
+    <main id="content" tabindex="-1"><${View} key=${`${view}/${name}`} route=${route} rights=${rights} can=${can} say=${setNotice} /></main>
+    <div class="notice" role="status">${notice}</div>
+    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

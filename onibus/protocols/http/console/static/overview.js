@@ -1,9 +1,9 @@
-// All entities: search, sort, figures that change while you look, health of stores.
+// All entities: a tree with search, figures that change while you look, health of stores.
 
 import { html, useEffect, useState } from "./preact.js";
-import { get, lines } from "./api.js";
-import { NewEntity } from "./forms.js";
-import { Failure, Sign, Spark, age, bytes, growth, level, number, rate, short, useLoaded } from "./widgets.js";
+import { get, now, stream } from "./api.js";
+import { NewEntity } from "./settings.js";
+import { Failure, Pager, Sign, Spark, age, bytes, count, growth, level, link, number, rate, short, useLoaded } from "./widgets.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -17,8 +17,7 @@ const COLUMNS = [
 ];
 
 const TITLES = { accepted: "messages accepted since the start", gone: "messages gone since the start" };
-
-export const link = (name, tab = "figures") => `#/entity/${encodeURIComponent(name)}/${tab}`;
+const BETWEEN = "/subscriptions/";
 
 /** Watch the rows that are visible; return the newest figures by name. */
 function useChanges(names) {
@@ -33,7 +32,7 @@ function useChanges(names) {
     const watch = async () => {
       while (!stop.signal.aborted) {
         try {
-          await lines("/v1/overview/watch", { names }, (row) => {
+          await stream("/v1/overview/watch", { names }, (row) => {
             setError("");
             setChanges((before) => ({ ...before, [row.name]: row }));
           }, stop.signal);
@@ -49,16 +48,24 @@ function useChanges(names) {
   return { changes, live, setLive, stale: error };
 }
 
-function Row({ row }) {
-  const indent = row.kind === "subscription" ? row.name.split("/subscriptions/") : null;
+/** The name of an entity; a subscription under its topic needs only its own. */
+function Name({ row, inTree, folded, onFold }) {
+  const [topic, own] = row.name.split(BETWEEN);
+  if (own && inTree) return html`<a href=${link(row.name)} class="sub" aria-label=${row.name}>${own}</a>`;
+  if (own) return html`<a href=${link(row.name)}><span class="soft">${topic} / </span>${own}</a>`;
+  return html`${onFold && html`<button class="plain fold" aria-expanded=${!folded} aria-label=${`Subscriptions of ${row.name}`} onClick=${onFold}>${folded ? "▸" : "▾"}</button> `}<a href=${link(row.name)}>${row.name}</a>`;
+}
+
+function Row({ row, inTree, folded, onFold }) {
   const dead = level("dead_lettered", row.dead_lettered || 0);
-  const old = row.oldest_ms ? level("oldest_ms", Date.now() - Number(row.oldest_ms)) : "";
+  const old = row.oldest_ms ? level("oldest_ms", now() - Number(row.oldest_ms)) : "";
   const grown = growth(row.depths);
   const more = level("growth", grown);
   return html`<tr class=${row.deleted ? "deleted" : ""}>
     <th scope="row">
-      <a href=${link(row.name)} class=${indent ? "sub" : ""}>${indent ? html`<span class="soft">${indent[0]} / </span>${indent[1]}` : row.name}</a>
-      ${row.kind !== "queue" && html`<span class="tag">${row.kind}</span>`}
+      <${Name} row=${row} inTree=${inTree} folded=${folded} onFold=${onFold} />
+      ${row.kind && row.kind !== "queue" && html`<span class="tag">${row.kind}</span>`}
+      ${row.deleted && html`<span class="tag">deleted</span>`}
       ${row.status && row.status !== "active" && html`<span class="tag warn">${row.status}</span>`}
       ${row.offline > 0 && html`<span class="tag bad">${row.offline} offline</span>`}
     </th>
@@ -73,13 +80,27 @@ function Row({ row }) {
   </tr>`;
 }
 
+/** The rows of a page: subscriptions under their topic, unless it is folded or on another page. */
+function Rows({ rows, changes, byName, folded, setFolded }) {
+  const topics = new Set(byName ? rows.filter((row) => row.kind === "topic").map((row) => row.name) : []);
+  const parents = new Set(rows.map((row) => row.name.split(BETWEEN)).filter((one) => one[1]).map((one) => one[0]));
+  const fold = (name) => () => setFolded((before) => (before.includes(name) ? before.filter((one) => one !== name) : [...before, name]));
+  return rows.map((row) => {
+    const [topic, own] = row.name.split(BETWEEN);
+    const inTree = own !== undefined && topics.has(topic);
+    if (inTree && folded.includes(topic)) return null;
+    const folds = topics.has(row.name) && parents.has(row.name);
+    return html`<${Row} key=${row.name} row=${changes[row.name] || row} inTree=${inTree} folded=${folded.includes(row.name)} onFold=${folds && fold(row.name)} />`;
+  });
+}
+
 /** The process and its stores. */
 function Health({ found }) {
   const { node } = found;
   return html`<div class="cards" role="group" aria-label="Health">
     <div class=${`card ${node.ready ? "" : "bad"}`}>
       <b>${node.name}</b> <span class="soft">${node.ready ? "ready" : "not ready"}</span>
-      <div class="soft">up for ${age(node.started_ms)}, ${bytes(node.memory_bytes)} of memory, ${number(node.connections)} connections</div>
+      <div class="soft">up for ${age(node.started_ms)}, ${bytes(node.memory_bytes)} of memory, ${count(node.connections, "connection")}</div>
     </div>
     ${found.stores.map(
       (store) => html`<div key=${store.name} class=${`card ${store.is_up ? "" : "bad"}`}>
@@ -87,13 +108,21 @@ function Health({ found }) {
         <div class="soft">${store.is_up ? `${bytes(store.size_bytes)} used${store.free_bytes < 1e18 ? `, ${bytes(store.free_bytes)} free` : ", in memory"}` : store.error}</div>
       </div>`,
     )}
-    ${found.alarms > 0 && html`<div class="card bad"><b><${Sign} at="bad" />${number(found.alarms)} alarms</b><div class="soft">${found.last_alarm}</div></div>`}
+    ${found.alarms > 0 && html`<div class="card bad"><b><${Sign} at="bad" />${count(found.alarms, "alarm")}</b><div class="soft">${found.last_alarm}</div></div>`}
   </div>`;
+}
+
+function Heads({ sort, onSort }) {
+  return html`<thead><tr>
+    ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" title=${`Sort by ${TITLES[key] || label.toLowerCase()}`} onClick=${() => onSort(key)}>${label}</button></th>`)}
+    <th scope="col" class="num">Oldest</th><th scope="col">Last 5 min</th>
+  </tr></thead>`;
 }
 
 export function Overview({ can, say }) {
   const [asked, setAsked] = useState({ search: "", kind: "", only: "", sort: "name", start: 0 });
   const [making, setMaking] = useState(false);
+  const [folded, setFolded] = useState([]);
   const query = new URLSearchParams({ ...asked, limit: PAGE });
   const [names, setNames] = useState([]);
   const { changes, live, setLive, stale } = useChanges(names);
@@ -107,7 +136,7 @@ export function Overview({ can, say }) {
   return html`<section>
     <div class="bar">
       <h1>Entities</h1>
-      <input type="search" placeholder="Search by name" aria-label="Search by name" value=${asked.search} onInput=${(event) => set({ search: event.target.value })} />
+      <input type="search" data-search placeholder="Search by name" aria-label="Search by name" value=${asked.search} onInput=${(event) => set({ search: event.target.value })} />
       <select aria-label="Kind" onChange=${(event) => set({ kind: event.target.value })}>
         <option value="">all kinds</option><option value="queue">queues</option><option value="topic">topics</option><option value="subscription">subscriptions</option>
       </select>
@@ -121,20 +150,13 @@ export function Overview({ can, say }) {
     <${Failure} text=${error || stale} />
     ${found && html`
       <${Health} found=${found} />
-      <p class="soft">${number(found.count)} entities, ${number(found.total.active)} active messages, ${number(found.total.dead_lettered)} dead-lettered</p>
+      <p class="soft" role="status">${count(found.count, "entity", "entities")}, ${count(found.total.active, "active message")}, ${number(found.total.dead_lettered)} dead-lettered</p>
       <div class="scroll" tabindex="0" role="region" aria-label="Entities">
       <table>
-        <thead><tr>
-          ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${asked.sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" title=${`Sort by ${TITLES[key] || label.toLowerCase()}`} onClick=${() => set({ sort: key })}>${label}</button></th>`)}
-          <th scope="col" class="num">Oldest</th><th scope="col">Last 5 min</th>
-        </tr></thead>
-        <tbody>${found.rows.map((row) => html`<${Row} key=${row.name} row=${changes[row.name] || row} />`)}</tbody>
+        <${Heads} sort=${asked.sort} onSort=${(sort) => set({ sort })} />
+        <tbody><${Rows} rows=${found.rows} changes=${changes} byName=${asked.sort === "name"} folded=${folded} setFolded=${setFolded} /></tbody>
       </table></div>
-      ${found.count > PAGE && html`<div class="bar">
-        <button disabled=${!asked.start} onClick=${() => set({ start: Math.max(0, asked.start - PAGE) })}>Previous</button>
-        <span class="soft">${number(asked.start + 1)} to ${number(Math.min(asked.start + PAGE, found.count))}</span>
-        <button disabled=${asked.start + PAGE >= found.count} onClick=${() => set({ start: asked.start + PAGE })}>Next</button>
-      </div>`}
+      <${Pager} start=${asked.start} page=${PAGE} total=${found.count} onStart=${(start) => set({ start })} />
       <p class="soft"><${Sign} at="warn" /> from 1 dead-lettered message, an age of 5 minutes or 100 more active messages in 5 minutes; <${Sign} at="bad" /> from 100, 1 hour or 1,000.</p>
       ${!found.count && html`<p>No entity matches. ${can("Manage") ? "Create one with New entity." : ""}</p>`}
     `}

@@ -1,11 +1,14 @@
 // Parts that several views use: figures, plots, dialogs, tables that load as they are read.
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./preact.js";
+import { Unreachable, encode, now } from "./api.js";
 
 const NUMBER = new Intl.NumberFormat("en-GB");
 const SHORT = new Intl.NumberFormat("en-GB", { notation: "compact", maximumFractionDigits: 1 });
 
 export const number = (value) => (value === undefined || value === null ? "–" : NUMBER.format(value));
+/** A number with its noun: 1 message, 2 messages. */
+export const count = (value, noun, more = `${noun}s`) => `${number(value)} ${Number(value) === 1 ? noun : more}`;
 export const short = (value) => (value < 10_000 ? number(value) : SHORT.format(value));
 export const rate = (value) => (value ? `${value < 10 ? value.toFixed(1) : number(Math.round(value))}/s` : "0");
 export const bytes = (size) => {
@@ -19,12 +22,18 @@ export const time = (ms) => (ms ? new Date(Number(ms)).toLocaleString("en-GB") :
 
 export function age(ms) {
   if (ms === undefined || ms === null) return "–";
-  const seconds = Math.max(0, (Date.now() - Number(ms)) / 1000);
+  const seconds = Math.max(0, (now() - Number(ms)) / 1000);
   if (seconds < 60) return `${Math.floor(seconds)} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h`;
   return `${Math.floor(seconds / 86400)} d`;
 }
+
+export const ago = (ms) => (ms === undefined || ms === null ? "–" : `${age(ms)} ago`);
+
+/** The address of a view of an entity; the filter of a list of messages is part of it. */
+export const link = (name, tab = "figures", filter) =>
+  `#/entity/${encodeURIComponent(name)}/${tab}${filter ? `/${encodeURIComponent(encode(filter))}` : ""}`;
 
 /** Milliseconds in the largest unit that keeps two digits. */
 export function duration(ms) {
@@ -36,6 +45,31 @@ export function duration(ms) {
     if (amount < (unit === "s" ? 100 : 90)) return `${amount < 10 ? amount.toFixed(1) : Math.round(amount)} ${unit}`;
   }
   return `${Math.round(value / 86_400_000)} d`;
+}
+
+const hex = (bytes) => Array.from(bytes, (one) => one.toString(16).padStart(2, "0")).join(" ");
+
+/** The body of a message as bytes. */
+export const bytesOf = (message) =>
+  message.body_base64 === undefined
+    ? new TextEncoder().encode(message.body ?? "")
+    : Uint8Array.from(atob(message.body_base64), (one) => one.charCodeAt(0));
+
+/** The beginning of a body on one line. */
+export function preview(message) {
+  const text = message.body_base64 === undefined ? (message.body ?? "").slice(0, 200) : hex(bytesOf({ body_base64: message.body_base64.slice(0, 88) }));
+  return message.body_size ? `${text}… (${bytes(message.body_size)})` : text;
+}
+
+/** Rows of sixteen bytes: their place, their digits, and their characters. */
+export function hexDump(content) {
+  const lines = [];
+  for (let start = 0; start < content.length; start += 16) {
+    const row = content.subarray(start, start + 16);
+    const text = Array.from(row, (one) => (one >= 32 && one < 127 ? String.fromCharCode(one) : ".")).join("");
+    lines.push(`${start.toString(16).padStart(8, "0")}  ${hex(row).padEnd(47)}  ${text}`);
+  }
+  return lines.join("\n");
 }
 
 //: From these values on, a figure is marked: as a warning, as an alarm.
@@ -75,13 +109,14 @@ export function Chart({ title, times, series, points = false }) {
   const place = useRef(null);
   const plot = useRef(null);
   useLayoutEffect(() => {
+    const clock = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString("en-GB") : "–");
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
     plot.current = new uPlot(
       {
         width: place.current.clientWidth,
         height: 190,
-        series: [{}, ...series.map(([label, , stroke]) => ({ label, stroke: colour(stroke), width: 2, points: { show: points } }))],
-        axes: [axis, { ...axis, size: 60, values: (_, marks) => marks.map(short) }],
+        series: [{ value: (_, seconds) => clock(seconds) }, ...series.map(([label, , stroke]) => ({ label, stroke: colour(stroke), width: 2, points: { show: points } }))],
+        axes: [{ ...axis, space: 80, values: (_, marks) => marks.map(clock) }, { ...axis, size: 60, values: (_, marks) => marks.map(short) }],
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1)] } },
         legend: { live: true },
       },
@@ -103,16 +138,27 @@ export function Chart({ title, times, series, points = false }) {
   return html`<figure class="chart"><figcaption>${title}</figcaption><div ref=${place}></div></figure>`;
 }
 
+/** Give the focus back to where it was, or to the content if that is gone. */
+export function focusAgain(place) {
+  requestAnimationFrame(() => {
+    const there = place?.isConnected && !place.closest("[inert]");
+    (there ? place : document.getElementById("content"))?.focus();
+  });
+}
+
 /** A dialog with a form; an error of `onSubmit` is shown, and the dialog stays after `false`. */
 export function Dialog({ title, submit, danger, onInput, onSubmit, onClose, children }) {
   const place = useRef(null);
   const [error, setError] = useState("");
   const [busy, setBusy] = useState(false);
   useEffect(() => {
+    const opener = document.activeElement;
     place.current.showModal();
+    return () => focusAgain(opener);
   }, []);
   const run = async (event) => {
     event.preventDefault();
+    if (busy) return;
     setBusy(true);
     setError("");
     try {
@@ -123,17 +169,41 @@ export function Dialog({ title, submit, danger, onInput, onSubmit, onClose, chil
       setBusy(false);
     }
   };
+  // Not disabled while it works: the button would lose the focus.
   return html`<dialog ref=${place} aria-label=${title} onClose=${onClose} onCancel=${onClose}>
     <form onSubmit=${run} onInput=${onInput}>
       <h2>${title}</h2>
       ${children}
-      ${error && html`<p class="error" role="alert">${error}</p>`}
+      <${Failure} text=${error} />
       <footer>
         <button type="button" onClick=${onClose}>Cancel</button>
-        ${submit && html`<button class=${danger ? "danger" : "primary"} disabled=${busy}>${submit}</button>`}
+        ${submit && html`<button class=${danger ? "danger" : "primary"} aria-disabled=${busy}>${submit}</button>`}
       </footer>
     </form>
   </dialog>`;
+}
+
+/** A table in a region of its own that scrolls if the window is narrow. */
+export function Table({ label, columns, rows, children, kind = "" }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table class=${kind}>
+      <thead><tr>${columns.map((one) => {
+        const [text, type] = Array.isArray(one) ? one : [one, ""];
+        return html`<th key=${text} scope="col" class=${type === "num" ? "num" : ""}>${type === "hidden" ? html`<span class="hidden">${text}</span>` : text}</th>`;
+      })}</tr></thead>
+      <tbody>${rows}</tbody>
+    </table>${children}
+  </div>`;
+}
+
+/** Buttons to the previous and the next page of a list. */
+export function Pager({ start, page, total, onStart }) {
+  if (total <= page) return null;
+  return html`<div class="bar">
+    <button disabled=${!start} onClick=${() => onStart(Math.max(0, start - page))}>Previous</button>
+    <span class="soft">${number(start + 1)} to ${number(Math.min(start + page, total))} of ${number(total)}</span>
+    <button disabled=${start + page >= total} onClick=${() => onStart(start + page)}>Next</button>
+  </div>`;
 }
 
 export function Field({ label, hint, children }) {
@@ -151,6 +221,12 @@ export function Confirm({ title, text, submit, onSubmit, onClose }) {
   return html`<${Dialog} title=${title} submit=${submit} danger onSubmit=${onSubmit} onClose=${onClose}><p>${text}</p><//>`;
 }
 
+//: Seconds after which a view whose server did not respond asks again.
+const AGAIN = 3;
+//: A view that takes long to load waits this many times as long, up to these seconds.
+const REST = 30;
+const LONGEST = 30;
+
 /** Load something now, again when `keys` change, and every `seconds` if given. */
 export function useLoaded(load, keys, seconds) {
   const [state, setState] = useState({ value: null, error: "" });
@@ -159,13 +235,17 @@ export function useLoaded(load, keys, seconds) {
     const stop = new AbortController();
     let timer = 0;
     const run = async () => {
+      let next = seconds;
+      const begun = performance.now();
       try {
         const value = await load(stop.signal);
+        if (seconds) next = Math.max(seconds, Math.min(((performance.now() - begun) / 1000) * REST, LONGEST));
         if (!stop.signal.aborted) setState({ value, error: "" });
       } catch (problem) {
+        if (problem instanceof Unreachable) next = AGAIN;
         if (!stop.signal.aborted) setState((before) => ({ value: before.value, error: problem.message }));
       }
-      if (seconds && !stop.signal.aborted) timer = setTimeout(run, seconds * 1000);
+      if (next && !stop.signal.aborted) timer = setTimeout(run, next * 1000);
     };
     run();
     return () => {
