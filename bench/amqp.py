@@ -1,10 +1,10 @@
 """AMQP in one run with RabbitMQ, NATS JetStream and PostgreSQL from Debian's packages.
 
-Each keeps a message on the disk before it acknowledges it: RabbitMQ in a durable quorum queue with
-confirms, NATS with `sync_interval: always`, PostgreSQL in a table with an INSERT a message, 256 of
-them a commit. NATS and PostgreSQL look for duplicates as we do; RabbitMQ does not. All servers are
-processes of their own, and so is the load, which sends bytes that were ready before the clock
-started (`bench/wires.py`). Rounds alternate, so that noise hits all alike.
+Each stores a message on disk before it acknowledges it: RabbitMQ in a durable quorum queue with
+confirms, NATS with `sync_interval: always`, PostgreSQL in a table with one INSERT per message and
+256 of them per commit. NATS and PostgreSQL detect duplicates as we do; RabbitMQ does not. All
+servers are separate processes, and so is the load, which sends bytes that were ready before the
+clock started (`bench/wires.py`). Rounds alternate, so that noise hits all alike.
 
 python -m bench amqp
 """
@@ -89,7 +89,7 @@ def nats(path: Path) -> Iterator[Broker]:
 @contextmanager
 def table(path: Path) -> Iterator[Broker]:
     path.mkdir()
-    # It runs as a user of its own, who has to get there.
+    # It runs as a separate user, which needs access to this folder.
     path.parent.chmod(0o711)
     with postgres.cluster(path) as cluster:
         if cluster is None:
@@ -114,14 +114,14 @@ def _synced(path: Path) -> list[float]:
 
 
 class Rounds:
-    """What was found: rates, the servers' own time a message, and single times."""
+    """The results: rates, CPU time of the servers per message, and single times."""
 
     def __init__(self) -> None:
         self.rates: dict[str, list[float]] = {}
         self.costs_us: dict[str, list[float]] = {}
         self.each_s: dict[str, list[float]] = {}
         self.counts = True
-        #: peers that did not do what they were asked for, and what happened
+        #: peers that failed, and why
         self.failed: dict[str, str] = {}
 
     def run(self, name: str, broker: Broker, order: Order) -> None:
@@ -152,7 +152,7 @@ class Rounds:
         self.run(f"{kind} receives", broker, Order(kind, broker.given, count, window=0))
 
     def go(self, path: Path, by_kind: dict[str, Broker]) -> None:
-        """Measure all that is there, once."""
+        """Measure all installed servers, once."""
         time.sleep(QUIET_S)
         syncs = _synced(path)
         if self.counts:
@@ -168,7 +168,7 @@ class Rounds:
     def _each(
         self, kinds: list[str], by_kind: dict[str, Broker], what: Callable[[str, Broker], None]
     ) -> None:
-        """Let some do the same; a peer that does not keep up is named, and measured no more."""
+        """Measure servers in turn; a peer that fails is named, and no longer measured."""
         for kind in kinds:
             if kind in by_kind:
                 try:
@@ -183,7 +183,7 @@ class Rounds:
         return f"{median(self.rates[name]):,.0f}/s ({median(self.costs_us[name]):.0f} µs CPU each)"
 
 
-#: What is measured against whom, and how much of theirs it has to be.
+#: Our figures, the peers' figures, and the required share of these.
 _AGAINST = (
     ("AMQP: single sends", "onibus sends", "nats", "sends", 1.0),
     ("AMQP: single sends", "onibus sends", "postgres", "sends", 1.0),

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PATIENCE_S = 60
-#: Where Debian puts programs that are not on everybody's path.
+#: Folders of Debian programs that are not on every user's path.
 _PLACES = ("/usr/sbin", "/usr/local/sbin")
 _RABBITMQ = "/usr/lib/rabbitmq/lib"
 #: The first nats-server that can sync each message before it is acknowledged.

@@ -20,7 +20,7 @@ SENDERS = 2
 
 
 def batch_of(prefix: str, bodies: pa.Array) -> pa.RecordBatch:
-    """Rows of 1 KB, each with an id of its own."""
+    """Return rows of 1 KB, each with a different id."""
     ids = pa.array([f"{prefix}-{number}" for number in range(ROWS)])
     return pa.record_batch({"message_id": ids, "body": bodies})
 

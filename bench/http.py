@@ -1,8 +1,8 @@
-"""HTTP against a protocol that answers at once, and how long a server takes to be ready.
+"""HTTP against a protocol that responds at once, and how long a server takes to be ready.
 
-Server, yardstick and load are processes of their own; the server syncs every send, asks for
-credentials and looks for duplicates. On a machine with two cores the load has one of them: its
-share is noted, since what it lacks is missing in the yardstick too.
+Server, yardstick and load are separate processes; the server syncs every send, checks credentials
+and detects duplicates. On a machine with two cores the load has one of them: its share is noted,
+since what it lacks is missing in the yardstick too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Load over HTTP from a process of its own: raw sockets, a script for each connection.
+"""Load over HTTP from a separate process: raw sockets, a script for each connection.
 
-A script yields requests and is given the body of each answer. Nothing is parsed but what tells
-where an answer ends, so that the load costs less than anything that answers it.
+A script yields requests and gets the body of each response. The load parses only the length of a
+response, so that it costs less than any server.
 
 python -m bench.load <port> <script> <count> <target> <authorization>
 """
@@ -23,9 +23,9 @@ from bench.measure import BODY_BYTES
 CONNECTIONS = 64
 #: Messages of one request, where they are sent or received together.
 TOGETHER = 100
-#: Bodies are of so many lengths around 1 KB: whoever sends the same length always is nobody.
+#: Bodies have this many lengths around 1 KB: no real client always sends the same length.
 LENGTHS = 33
-#: What is read at once, into one place: new memory for each answer would cost more than reading it.
+#: The buffer of all reads: new memory for each response would cost more than reading it.
 _place = memoryview(bytearray(256 << 10))
 
 Script = Generator[bytes, bytes, None]
@@ -43,7 +43,7 @@ class Load:
 
 
 def load(port: int, script: str, count: int, target: str, authorization: str) -> Load:
-    """Run a script over all connections, in a process of its own."""
+    """Run a script over all connections, in a separate process."""
     command = [sys.executable, "-m", "bench.load", str(port), script, str(count)]
     done = subprocess.run(
         [*command, target, authorization], check=True, capture_output=True, text=True, timeout=600
@@ -140,7 +140,7 @@ class _Connection:
         self._read = b""
 
     def begin(self) -> bool:
-        """Ask the first request; tell whether there is one."""
+        """Send the first request; return whether there is one."""
         try:
             self.socket.sendall(next(self._script))
         except StopIteration:
@@ -148,7 +148,7 @@ class _Connection:
         return True
 
     def readable(self) -> bool:
-        """Read, and go on once an answer is whole; tell whether there is more to do."""
+        """Read, and continue once a response is complete; return whether there is more to do."""
         came = bytes(_place[: self.socket.recv_into(_place)])
         if not came:
             raise SystemExit("the server has closed a connection")

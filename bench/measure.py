@@ -65,7 +65,7 @@ def append_and_sync(path: Path, count: int, group: int) -> float:
 
 @asynccontextmanager
 async def opened(path: Path) -> AsyncIterator[Bus]:
-    """A bus without the reserve: what is measured here is not the disk's size."""
+    """Open a bus without the disk reserve, so that benches need no large disk."""
     async with Bus.open(path, reserve_bytes=0) as bus:
         yield bus
 
@@ -73,7 +73,7 @@ async def opened(path: Path) -> AsyncIterator[Bus]:
 async def send_singly(
     bus: Bus, queue: str, messages: Iterator[Message], senders: int = SENDERS
 ) -> None:
-    """Send messages one by one, so many at a time, each waited for."""
+    """Send messages one by one with `senders` senders, each waiting for its response."""
 
     async def sender() -> None:
         for message in messages:

@@ -47,7 +47,7 @@ async def watched(bus: Bus) -> AsyncIterator[Watch]:
 
     async def second_client() -> None:
         while True:
-            # The pause between two sends counts too: a loop that stands still prolongs it.
+            # The pause between two sends counts too: a blocked loop prolongs it.
             start = time.perf_counter()
             await asyncio.sleep(0.001)
             await bus.send("other", Message(body=b"x"))

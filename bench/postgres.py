@@ -1,4 +1,4 @@
-"""A private PostgreSQL cluster, as a yardstick; where it is not installed the bench says so."""
+"""A private PostgreSQL cluster, as a yardstick; if it is not installed the bench says so."""
 
 from __future__ import annotations
 

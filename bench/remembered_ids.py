@@ -90,7 +90,7 @@ class SqliteDisk(MemoryDisk):
 
 
 def identities(start: int, count: int) -> list[bytes]:
-    """Return identities by number, so that known ones can be asked for without keeping them."""
+    """Return identities by number, so that a lookup of known ones needs no list of them."""
     numbers = np.arange(start, start + count, dtype=np.uint64)
     halves = np.empty((count, 2), dtype=np.uint64)
     for column, seed in enumerate((0x9E3779B97F4A7C15, 0xD1B54A32D192ED03)):

@@ -1,9 +1,9 @@
-"""What it takes: partitions, cores and memory for so many messages a second and remembered ids.
+"""Partitions, cores and memory for a given message rate and number of recorded ids.
 
     python -m bench.scaling --rate 1000000 --ids 10000000000
 
-Measures what one core does with the kernel of the operators while it remembers many ids, simulates
-how unevenly keys spread over partitions, and multiplies. docs/scaling.md explains the figures.
+Measures one core with the kernel of the operators and many recorded ids, simulates how unevenly
+keys spread over partitions, and multiplies. docs/scaling.md explains the figures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Core:
 
 
 def measure_core(remembered: int) -> Core:
-    """Measure deduplicating and stamping with so many ids in memory."""
+    """Measure deduplicating and stamping with this many ids in memory."""
     timeline = Timeline(Numbering(0, True), Chunks(nobody), WINDOW_MS)
     random = np.random.default_rng(1)
     now = 1_700_000_000_000

@@ -24,7 +24,7 @@ COUNT = 20_000
 
 
 def messages(prefix: str, count: int) -> Iterator[Message]:
-    """Messages of 1 KB, each with an id of its own."""
+    """Return messages of 1 KB, each with a different id."""
     body = os.urandom(BODY_BYTES)
     return (Message(body=body, message_id=f"{prefix}-{number}") for number in range(count))
 

@@ -1,4 +1,4 @@
-"""Our server as a process of its own, for as long as something is measured."""
+"""Our server as a separate process, for the length of a measurement."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Served:
     """A running server."""
 
     pid: int
-    #: "http", "amqp", "sqs" → where it is spoken
+    #: "http", "amqp", "sqs" → its address
     addresses: dict[str, str]
 
     def port(self, protocol: str) -> int:

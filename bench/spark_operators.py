@@ -1,9 +1,9 @@
-"""Operators on Spark, against what people write themselves and against what Spark brings along.
+"""Operators on Spark, against code written by hand and against Spark's own operators.
 
 Rows of 1 KB with 10 % duplicates, from Parquet into nowhere. A batch that deduplicates and stamps
 is compared with a function of the same rule for applyInArrow, by hand and without checks; a stream
 that deduplicates with dropDuplicatesWithinWatermark on the same store, whose window is not exact
-and which does not tell what it dropped. Rounds take turns, so that a busy machine is fair to both.
+and which does not list what it dropped. Rounds take turns, so that a busy machine is fair to both.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def write_rows(path: Path, rows: int = ROWS) -> None:
     random = np.random.default_rng(1)
     chosen = np.arange(rows)
     repeated = random.random(rows) < DUPLICATES
-    # What is repeated came a little before.
+    # A duplicate repeats a recent row.
     chosen[repeated] = np.maximum(chosen[repeated] - random.integers(1, 5_000, rows)[repeated], 0)
     size = rows // FILES
     for at in range(FILES):

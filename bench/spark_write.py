@@ -21,7 +21,7 @@ from onibus.spark.shaping import by_partition
 from tests.client.server_helpers import ServerProcess
 
 ROWS = 200_000
-#: Files of the input: so many tasks read it.
+#: Files of the input, and tasks that read it.
 FILES = 4
 
 

@@ -1,13 +1,14 @@
 """SQS in one run with fauxqs, the fastest self-hosted SQS that was found; it keeps memory only.
 
 Here every request has its signature verified, and every message is on the disk when it is
-acknowledged. Both servers are processes of their own and get the same bytes over keep-alive
+acknowledged. Both servers are separate processes and get the same bytes over keep-alive
 connections, from one client that signs what it can before the clock starts. Rounds alternate, so
-that noise hits both alike; what each process computed for a message is told besides.
+that noise hits both alike; the CPU time of each server per message is also reported.
 
 Messages are received until the last one is deleted, and then the clock stops: receivers that wait
 for nothing are not counted. There are far more groups than all receivers can hold at once, as the
-peer gives out one message of a group, and more messages than would make the end of a round count.
+peer delivers one message of a group at a time, and enough messages that the end of a round does not
+matter.
 
 python -m bench sqs
 """
@@ -61,7 +62,7 @@ _decode = msgspec.json.decode
 
 
 class Server:
-    """A server that runs as a process of its own."""
+    """A server that runs as a separate process."""
 
     def __init__(self, endpoint: str, pid: int) -> None:
         self.endpoint = endpoint
@@ -206,7 +207,7 @@ class Caller(asyncio.Protocol):
 
 
 def drive(endpoint: str, callers: list[Next]) -> None:
-    """Run callers at once, each on a connection of its own, until all have ended."""
+    """Run callers at once, each on its own connection, until all have ended."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -241,7 +242,7 @@ def dealt(requests: list[bytes], connections: int) -> list[Next]:
     return [lambda answer: next(left, None)] * connections
 
 
-# What is measured
+# Measurements
 
 
 @dataclass(frozen=True)
@@ -268,14 +269,14 @@ class Watch:
         self._begun = time.perf_counter()
 
     def stop(self) -> Speed:
-        """Return how fast so many messages went by now."""
+        """Return the rate and the CPU time per message since the start."""
         seconds = time.perf_counter() - self._begun
         computed = self._server.computed() - self._computed
         return Speed(self._messages / seconds, computed / self._messages * 1e6)
 
 
 class Bench:
-    """One server, with queues of its own."""
+    """One server, with its own queues."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -299,7 +300,7 @@ class Bench:
             yield {"MessageBody": self._body, **group}
 
     def entries(self, how_many: int) -> Iterator[dict[str, str]]:
-        """Yield messages; those of a group lie far apart."""
+        """Yield messages; those of a group are far apart."""
         groups = how_many // GROUP_SIZE
         for n in range(how_many):
             yield {
@@ -338,7 +339,7 @@ class Bench:
         return watch.stop()
 
     def receives(self, url: str, how_many: int, connections: int) -> Speed:
-        """Receive ten and delete them, until so many are gone."""
+        """Receive and delete ten at a time, until `how_many` are deleted."""
         received = gone = 0
         found: list[Speed] = []
         request = self._signer.request

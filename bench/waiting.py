@@ -29,7 +29,7 @@ async def _grow(path: Path, count: int, sessions: int) -> int:
 
 
 def measure(count: int = MESSAGES) -> list[Figure]:
-    """Return the figures of (c), each of a process of its own."""
+    """Return the figures of (c), each from a separate process."""
     figures = []
     for sessions, limit in ((0, 64), (SESSIONS * count // MESSAGES, 128)):
         command = [sys.executable, "-m", "bench.waiting", str(count), str(sessions)]

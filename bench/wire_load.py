@@ -1,4 +1,4 @@
-"""Load over the wires of `bench/wires.py`, from a process of its own.
+"""Load over the wires of `bench/wires.py`, from a separate process.
 
 python -m bench.wire_load <what, in JSON>; it prints what it took, in JSON.
 """
@@ -20,12 +20,12 @@ _place = memoryview(bytearray(1 << 20))
 
 
 class LoadFailed(Exception):
-    """A server did not do what it was asked for."""
+    """A server that failed under load."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What is to be done."""
+    """A load to run."""
 
     #: whose wire
     kind: str
@@ -49,7 +49,7 @@ class Load:
 
 
 def load(order: Order) -> Load:
-    """Carry out an order in a process of its own."""
+    """Run a load in a separate process."""
     command = [sys.executable, "-m", "bench.wire_load", json.dumps(asdict(order))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode:
@@ -58,7 +58,7 @@ def load(order: Order) -> Load:
 
 
 class _Sender:
-    """One connection that sends: so many requests wait for their answer at any time."""
+    """One connection that sends, with `window` pending requests at any time."""
 
     def __init__(self, wire: Wire, prefix: str, count: int, window: int) -> None:
         self.wire = wire
@@ -76,7 +76,7 @@ class _Sender:
             self.wire.socket.sendall(content)
 
     def readable(self) -> bool:
-        """Read; tell whether there is more to come."""
+        """Read; return whether more responses are pending."""
         read = self.wire.socket.recv_into(_place)
         if not read:
             raise SystemExit("the server has closed a connection")

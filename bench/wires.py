@@ -1,8 +1,8 @@
 """Raw clients of Onibus and of its peers: bytes that are ready before the clock starts.
 
-A wire connects, makes the bytes of messages, and counts the answers in what it reads. Nothing is
-decoded beyond that, so that each client costs about the same, and less than what answers it. All
-messages are of 1 KB and durable, each with an id of its own where the peer looks for duplicates.
+A wire connects, makes the bytes of messages, and counts the responses in what it reads. It decodes
+nothing else, so that each client costs about the same, and less than its server. All messages are
+of 1 KB and durable, each with a different id if the peer detects duplicates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Wire(Protocol):
     together: int
 
     def requests(self, prefix: str, count: int) -> list[bytes]:
-        """Return so many requests, whole."""
+        """Return `count` complete requests."""
 
     def answered(self, data: bytes) -> int:
         """Return how many requests are answered by what was read."""
@@ -53,11 +53,11 @@ class Receiving(Protocol):
         """Ask for messages."""
 
     def received(self, data: bytes) -> tuple[int, bytes]:
-        """Return how many messages are done for good, and what is to be answered."""
+        """Return how many messages are settled, and the bytes to respond with."""
 
 
 class _Reading:
-    """Reads until something is there, while a connection is made."""
+    """Reads the responses of a server while a connection is made."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.settimeout(_TIMEOUT_S)
@@ -65,7 +65,7 @@ class _Reading:
         self._read = b""
 
     def until(self, pattern: bytes) -> re.Match[bytes]:
-        """Read until a pattern has come; what came up to its end is forgotten."""
+        """Read until a pattern matches; drop the bytes up to its end."""
         while (found := re.search(pattern, self._read, re.DOTALL)) is None:
             came = self.socket.recv(65_536)
             if not came:
@@ -378,7 +378,7 @@ class NatsSending:
 
 
 class PostgresSending:
-    """A table as a queue: one INSERT a message, which does nothing for an id that is there."""
+    """A table as a queue: one INSERT per message, which does nothing for an existing id."""
 
     def __init__(self, folder: str, queue: str, together: int) -> None:
         connected = socket.socket(socket.AF_UNIX)

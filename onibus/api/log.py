@@ -120,7 +120,8 @@ class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
     latest: tuple[int | None, ...]
     #: with since_ms: the first number of that time or later, or the latest if none exists
     since: tuple[int | None, ...] | None = None
-    #: no row has a later time; 0 from servers that do not say it
+    #: when the entity was created, and the latest time of a row; 0 from earlier servers
+    created_ms: int = 0
     last_ms: int = 0
     #: places where an operator set timestamps back: the only ones where they fall
     set_back: tuple[StampsSetBack, ...] = ()

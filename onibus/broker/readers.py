@@ -458,6 +458,7 @@ def positions_of(
         earliest=tuple(earliest),
         latest=tuple(latest),
         since=None if since_ms is None else tuple(since),
+        created_ms=entity.created,
         last_ms=last_ms,
         set_back=tuple(set_back),
     )

@@ -7,7 +7,8 @@
 The format is Delta's, reader version 1 and writer version 2, without partition columns, so that any
 program that reads Delta tables can read these. We write commits without a library for one reason:
 the broker forgets rows once the lake has them, and no library syncs a commit to disk. A commit
-creates the file of the next version, which one of several writers can do.
+creates the file of the next version, which one of several writers can do. Commits and checkpoints
+have a digest of their actions and of their place, so that one that was changed or moved is noticed.
 
 Only Onibus writes these tables. A commit of another program that changed files or columns makes the
 table unusable for a capture, which says so before it writes.
@@ -15,10 +16,11 @@ table unusable for a capture, which says so before it writes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -38,14 +40,6 @@ STATISTICS = {
     "outcomes": ("number", "partition", "sequence_number", "time"),
     "errors": ("sequence_number", "partition", "enqueued_time"),
 }
-#: What a commit counts of its actions, so that a lost line is noticed.
-_COUNTED = {
-    "add": "numAddedFiles",
-    "remove": "numRemovedFiles",
-    "txn": "numTransactions",
-    "metaData": "numMetadata",
-    "protocol": "numProtocols",
-}
 #: A writer makes a checkpoint each time after this number of commits.
 CHECKPOINT_EACH = 50
 
@@ -53,6 +47,8 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _FILE = re.compile(r"(\d{4}-\d\d-\d\d)-p(\d{2,})-(\d{19})-(\d{19})-([0-9a-f]{40})\.parquet")
 _DIGEST_DIGITS = 32
+#: The field of a commit, and of a checkpoint's metadata, that has the digest.
+_DIGEST = "onibusDigest"
 
 _MAP = pa.map_(pa.string(), pa.string())
 #: What a checkpoint has, one row for each action.
@@ -96,11 +92,6 @@ def path_of(row: FileRow) -> str:
     return f"{row.date}-p{row.partition:02}-{numbers}-{row.attempt}.parquet"
 
 
-def _counts(actions: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return how many actions of each kind a commit has, in words like those of Delta."""
-    return {name: str(sum(kind in one for one in actions)) for kind, name in _COUNTED.items()}
-
-
 def row_of(path: str, size: int, stats: str) -> FileRow | None:
     """Return what the name and the statistics of a file say; None if Onibus gives no such name."""
     found = _FILE.fullmatch(path)
@@ -126,6 +117,8 @@ class DeltaLog:
         self._adds: dict[str, dict[str, Any]] = {}
         self._removes: dict[str, dict[str, Any]] = {}
         self._transactions: dict[str, dict[str, Any]] = {}
+        #: whether a commit of ours had a digest: each one after it has one
+        self._has_digests = False
         #: empty, or which commit another program made
         self._foreign = ""
         self._load()
@@ -219,32 +212,56 @@ class DeltaLog:
             "the lake"
         )
 
-    def _read_checkpoint(self, name: str) -> Iterator[dict[str, Any]]:
+    def _read_checkpoint(self, name: str) -> list[dict[str, Any]]:
         content = self._store.read(name)
         try:
             table = pq.ParquetFile(pa.BufferReader(content or b"")).read()
             columns = [one for one in _ACTIONS.names if one in table.column_names]
-            rows = table.select(columns).to_pylist(maps_as_pydicts="strict")
-        except (pa.ArrowException, OSError):
+            actions = _actions_of(table.select(columns))
+        except (pa.ArrowException, OSError, ValueError):
             raise self._damaged(name) from None
-        for row in rows:
-            yield {kind: _given(action) for kind, action in row.items() if action is not None}
-
-    def _apply_commit(self, version: int, name: str) -> None:
-        try:
-            actions = [json.loads(line) for line in (self._store.read(name) or b"").splitlines()]
-            engine = [one["commitInfo"] for one in actions if "commitInfo" in one]
-            for action in actions:
-                self._apply(action)
-            ours = [one for one in engine if one.get("engineInfo", "").startswith(f"{ENGINE}/")]
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise self._damaged(name) from None
-        counts = _counts(actions)
-        if not actions or any(one.get("operationMetrics", counts) != counts for one in ours):
+        told = (table.schema.metadata or {}).get(_DIGEST.encode())
+        # Other programs may write checkpoints, without a digest.
+        if told is not None and told.decode("ascii", "replace") != _digest(name, actions):
             raise self._damaged(name)
+        return actions
+
+    def _read_commit(self, version: int, name: str, content: bytes) -> list[dict[str, Any]]:
+        """Return the actions of a commit; note one that another program made."""
+        try:
+            actions = [json.loads(line) for line in content.splitlines()]
+            engine = [one["commitInfo"] for one in actions if "commitInfo" in one]
+            told = [one.pop(_DIGEST) for one in engine if _DIGEST in one]
+            ours = any(str(one.get("engineInfo", "")).startswith(f"{ENGINE}/") for one in engine)
+        except (ValueError, TypeError, AttributeError):
+            raise self._damaged(name) from None
+        wanted = [_digest(name, actions)] if told or (ours and self._has_digests) else []
+        if not actions or told != wanted:
+            raise self._damaged(name)
+        self._has_digests = self._has_digests or bool(told)
         if not ours and any(key != "commitInfo" for one in actions for key in one):
             what = next((one.get("operation") for one in engine), None) or "an unknown operation"
             self._foreign = self._foreign or f"version {version} is {what}"
+        return actions
+
+    def _apply_commit(self, version: int, name: str) -> None:
+        actions = self._read_commit(version, name, self._store.read(name) or b"")
+        try:
+            for action in actions:
+                self._apply(action)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise self._damaged(name) from None
+
+    def check_history(self) -> None:
+        """Raise if a commit was changed, also before the checkpoint: earlier versions show it."""
+        self._has_digests = False
+        for name in sorted(self._store.sizes(f"{self._table}/{LOG}")):
+            found = _COMMIT.fullmatch(name.rpartition("/")[2])
+            content = self._store.read(name) if found else None
+            # A capture may have removed it since.
+            if found and content is not None:
+                self._read_commit(int(found[1]), name, content)
+        self.check()
 
     def _damaged(self, name: str) -> LakeFailed:
         return LakeFailed(
@@ -304,10 +321,15 @@ class DeltaLog:
             if path_of(row) in self._adds:
                 raise LakeFailed(f"{self.address}/{path_of(row)} is registered: capture again")
             actions.append({"add": _added(row, now, changes)})
-        actions[0]["commitInfo"]["operationMetrics"] = _counts(actions)
-        following = self.version + 1
+        before, following = self._name(self.version), self.version + 1
+        if self.version >= 0 and not self._store.exists(before):
+            raise LakeFailed(
+                f"{self._store.address}/{before} is gone: the folder was deleted, or replaced by "
+                "an earlier copy, while a capture wrote it. Restore it, then capture again"
+            )
+        name = self._name(following)
+        actions[0]["commitInfo"][_DIGEST] = _digest(name, actions)
         content = "".join(json.dumps(one) + "\n" for one in actions).encode()
-        name = f"{self._table}/{LOG}/{following:020}.json"
         if not self._store.put_new(name, content, uuid4().hex):
             raise LakeBusy(
                 f"another process has committed version {following} of {self.address}: changes "
@@ -318,6 +340,9 @@ class DeltaLog:
             self._apply(action)
         if following - self._checkpoint >= CHECKPOINT_EACH:
             self.checkpoint()
+
+    def _name(self, version: int) -> str:
+        return f"{self._table}/{LOG}/{version:020}.json"
 
     @property
     def configured(self) -> bool:
@@ -361,9 +386,10 @@ class DeltaLog:
         actions += [{"txn": one} for one in self._transactions.values()]
         actions += [{"add": one} for one in self._adds.values()]
         actions += [{"remove": one} for one in self._removes.values()]
-        sink = pa.BufferOutputStream()
-        pq.write_table(pa.Table.from_pylist(actions, _ACTIONS), sink, compression="zstd")
         name = f"{self._table}/{LOG}/{self.version:020}.checkpoint.parquet"
+        table, sink = pa.Table.from_pylist(actions, _ACTIONS), pa.BufferOutputStream()
+        table = table.replace_schema_metadata({_DIGEST: _digest(name, _actions_of(table))})
+        pq.write_table(table, sink, compression="zstd")
         # Another writer may have made it: both have the same actions.
         self._store.put_new(name, sink.getvalue(), uuid4().hex)
         last = {"version": self.version, "size": len(actions)}
@@ -392,6 +418,18 @@ def _added(row: FileRow, now: int, changes: bool) -> dict[str, Any]:
         "path": path_of(row), "partitionValues": {}, "size": row.size, "modificationTime": now,
         "dataChange": changes, "stats": row.stats,
     }  # fmt: skip
+
+
+def _digest(name: str, actions: Sequence[Mapping[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps([name, actions], sort_keys=True).encode()).hexdigest()
+
+
+def _actions_of(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the actions of a checkpoint."""
+    return [
+        {kind: _given(action) for kind, action in row.items() if action is not None}
+        for row in table.to_pylist(maps_as_pydicts="strict")
+    ]
 
 
 def _given(action: dict[str, Any]) -> dict[str, Any]:

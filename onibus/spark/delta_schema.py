@@ -222,8 +222,11 @@ def _decoded(stats: str | None) -> dict[str, Any]:
 
 def latest_ms(stats: str | None, column: str) -> int | None:
     """Return the greatest time of a column, in milliseconds, from a file's statistics."""
-    told = _decoded(stats).get("maxValues", {}).get(column)
-    return None if told is None else int(datetime.fromisoformat(told).timestamp() * 1_000)
+    try:
+        told = _decoded(stats)["maxValues"][column]
+        return int(datetime.fromisoformat(told).timestamp() * 1_000)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _value(value: int | datetime) -> int | str:

@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
+from onibus.api.log import LogPositions
 from onibus.core.errors import EntityReplaced, InvalidArgument
 from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
@@ -41,6 +42,9 @@ from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeFailed, LakeFiles, absolute
 from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
@@ -115,13 +119,16 @@ class Lake:
     def about(self) -> dict[str, Any] | None:
         """Return which entity and lake this is; None where nothing was captured yet."""
         content = self.store.read(_ENTITY)
+        if content is None:
+            return None
         try:
-            told: dict[str, Any] | None = None if content is None else json.loads(content)
-        except ValueError:
+            told: dict[str, Any] = json.loads(content)
+            entity, _ = str(told["entity"]), int(told["incarnation"])
+        except (ValueError, KeyError, TypeError):
             raise LakeFailed(f"{self.address(_ENTITY)} is damaged: restore it") from None
-        if told is not None and told["entity"].lower() != self.entity.lower():
+        if entity.lower() != self.entity.lower():
             raise LakeFailed(
-                f"{self.store.address} is a lake of {told['entity']!r}, not of {self.entity!r}: "
+                f"{self.store.address} is a lake of {entity!r}, not of {self.entity!r}: "
                 "use another lake"
             )
         return told
@@ -130,21 +137,26 @@ class Lake:
         """Return the lake's identity; None where nothing was captured, or by version 0.1.0."""
         return (self.about() or {}).get("identity")
 
-    def check_incarnation(self, incarnation: int) -> None:
-        """Refuse rows of a later entity of this name."""
+    def check_entity(self, ends: LogPositions) -> None:
+        """Refuse rows of a later entity of this name, or of one on another server."""
         told = self.about()
-        if told is not None and told["incarnation"] != incarnation:
+        if told is None:
+            return
+        # Each server counts incarnations; earlier lakes do not say when theirs was created.
+        created = told.get("created_ms") or ends.created_ms
+        if told["incarnation"] != ends.incarnation or ends.created_ms not in (0, created):
             raise EntityReplaced(
-                f"{self.address(_ENTITY)} has rows of an earlier {self.entity!r} (incarnation "
-                f"{told['incarnation']}, now {incarnation}): capture into another lake, or move "
-                "that folder away"
+                f"{self.store.address} has rows of another {self.entity!r}, which was deleted and "
+                "recreated, or is on another server: capture into another lake, or move that "
+                "folder away"
             )
 
-    def set_identity(self, incarnation: int) -> str:
-        """Give this part of the lake a new identity, for one entity and no later namesake."""
-        identity = uuid4().hex
-        about = {"entity": self.entity, "incarnation": incarnation, "identity": identity}
-        self.store.put(_ENTITY, json.dumps(about).encode(), str(os.getpid()))
+    def set_identity(self, ends: LogPositions, identity: str | None = None) -> str:
+        """Give this part of the lake an identity, for one entity and no namesake."""
+        identity = identity or uuid4().hex
+        about = {"entity": self.entity, "incarnation": ends.incarnation, "identity": identity}
+        content = json.dumps(about | {"created_ms": ends.created_ms}).encode()
+        self.store.put(_ENTITY, content, str(os.getpid()))
         return identity
 
     # --- the manifest -----------------------------------------------------------------------------
@@ -296,6 +308,16 @@ class Lake:
             return True
         schema = "" if stored.layout >= TYPED else self.log(MESSAGES).schema
         return bool(schema) and not is_current(schema)
+
+    def frame(self, spark: SparkSession, table: str) -> DataFrame:
+        """Return a table as it is now, for a Spark without the package of Delta."""
+        from pyspark.sql.types import StructType
+
+        columns = StructType.fromJson(json.loads(self.log(table).schema or '{"fields": []}'))
+        paths = self.paths(table)
+        if not paths:
+            return spark.createDataFrame([], columns)
+        return spark.read.schema(columns).parquet(*paths)
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""

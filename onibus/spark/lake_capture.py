@@ -94,6 +94,7 @@ class LakeCapture:
     """A capture of one entity into a lake that a writer holds."""
 
     incarnation: int
+    _created_ms: int
     _identity: str
 
     def __init__(
@@ -120,10 +121,12 @@ class LakeCapture:
 
     def prepare(self) -> None:
         """See that the lake is this entity's, has its readers, and misses nothing."""
-        self.incarnation = self._ends(self._tables[0]).incarnation
-        self._lake.check_incarnation(self.incarnation)
-        identity, writer = self._lake.identity(), self._writer
-        if self._lake.about() is None:
+        ends = self._ends(self._tables[0])
+        self.incarnation, self._created_ms = ends.incarnation, ends.created_ms
+        self._lake.check_entity(ends)
+        about, writer = self._lake.about(), self._writer
+        identity = (about or {}).get("identity")
+        if about is None:
             self._check_empty()
         elif identity is None and writer.manifest.layout == FOLDERS:
             self._adopt()
@@ -131,7 +134,9 @@ class LakeCapture:
         if writer.manifest.layout < TYPED:
             convert(writer)
         if identity is None or self._new_identity:
-            identity = self._lake.set_identity(self.incarnation)
+            identity = self._lake.set_identity(ends)
+        elif about is not None and "created_ms" not in about:
+            self._lake.set_identity(ends, identity)
         self._identity = identity
         self._take_back_errors()
         for table in self._tables:
@@ -291,7 +296,7 @@ class LakeCapture:
         known = self._latest_ms[table]
         since_ms = None if known is None else known + 1
         ends = self._client.log_positions(self._entity, log=table, since_ms=since_ms)
-        if ends.incarnation != self.incarnation:
+        if (ends.incarnation, ends.created_ms) != (self.incarnation, self._created_ms):
             raise EntityReplaced(
                 f"{self._entity} was deleted and recreated while it was captured: capture into "
                 "another lake"

@@ -2,7 +2,8 @@
 
 An offset is the next number in each partition, with its entity:
 
-    {"entity": "orders", "incarnation": 7, "next": {"0": 101, "1": 281474976710657}, "time": 1700…}
+    {"entity": "orders", "incarnation": 7, "created": 1790000000000, "next": {"0": 101},
+     "time": 1790000000000}
 
 No row before it is younger than `time`, in milliseconds: a server that was restored from a backup,
 and gave numbers again, is noticed. Spark compares offsets as text, so the order of their keys never
@@ -276,8 +277,8 @@ def offset_of(ends: LogPositions, numbers: Sequence[int | None]) -> Offset:
         if number is None:
             raise PartitionOffline(f"partition {partition} of {ends.entity} is offline")
     following = {str(partition): number for partition, number in enumerate(numbers)}
-    offset = {"entity": ends.entity, "incarnation": ends.incarnation, "next": following}
-    return offset | {"time": ends.last_ms}
+    offset = {"entity": ends.entity, "incarnation": ends.incarnation, "created": ends.created_ms}
+    return offset | {"next": following, "time": ends.last_ms}
 
 
 def check_offset(offset: Offset, ends: LogPositions) -> None:
@@ -287,9 +288,9 @@ def check_offset(offset: Offset, ends: LogPositions) -> None:
             f"the checkpoint belongs to {offset.get('entity')!r}, with other options or another "
             f"server, not to {ends.entity!r}: give this query its own checkpoint"
         )
-    if offset["incarnation"] != ends.incarnation:
+    created = offset.get("created") or ends.created_ms
+    if offset["incarnation"] != ends.incarnation or ends.created_ms not in (0, created):
         raise EntityReplaced(
-            f"{ends.entity} was deleted and recreated: offset {offset['next']} belongs to "
-            f"incarnation {offset['incarnation']}, and it is {ends.incarnation} now. "
-            "Start again with a new checkpoint"
+            f"{ends.entity} was deleted and recreated since offset {offset['next']}, or this is "
+            "another server: start again with a new checkpoint"
         )

@@ -231,39 +231,9 @@ def test_the_audit_names_a_changed_byte_of_any_file(
     assert audited(captures, tmp_path).verdict == PASSED
 
 
-def changes(line: bytes) -> Iterator[bytes]:
-    """Yield a line of a Delta commit as it must not be: not there, or with another value."""
-    action = json.loads(line)
-    if {"add", "metaData", "protocol"} & action.keys():
-        yield b""
-    if "add" not in action:
-        return
-    told = json.loads(action["add"]["stats"])
-    yield json.dumps({"add": action["add"] | {"size": 1}}).encode()
-    for kind, value in told.items():
-        other = value + 1 if isinstance(value, int) else dict.fromkeys(value, -1)
-        stats = json.dumps(told | {kind: other})
-        yield json.dumps({"add": action["add"] | {"stats": stats}}).encode()
-    yield json.dumps({"add": action["add"] | {"stats": "{"}}).encode()
-
-
 @pytest.mark.promise("R9")
-def test_the_audit_names_a_changed_list_of_files(
-    captures: Captures, bus: Client, tmp_path: Path
-) -> None:
-    fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
-    tried = 0
-    for path in sorted((tmp_path / captures.entity).glob("*/_delta_log/*.json")):
-        content = path.read_bytes()
-        lines = content.splitlines()
-        for at, line in enumerate(lines):
-            for change in changes(line):
-                tried += 1
-                path.write_bytes(b"\n".join([*lines[:at], change, *lines[at + 1 :]]))
-                verdict = audited(captures, tmp_path)
-                assert verdict.verdict != PASSED, (path, line, change)
-        path.write_bytes(content)
-    assert tried > 50
+def test_the_audit_names_a_changed_start(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    fill(captures, bus, tmp_path)
     manifest = next((tmp_path / captures.entity / "_manifest").glob("*.json"))
     told = json.loads(manifest.read_bytes())
     told["tables"][MESSAGES]["start"] = [one + 1 for one in told["tables"][MESSAGES]["start"]]

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
+from onibus.api.log import LogPositions
 from onibus.core.errors import EntityReplaced, InvalidOperation
 from onibus.spark.lake import MESSAGES, Lake, LakeFile, by_date, folder_of, name_of
 from onibus.spark.lake_files import LakeFailed
@@ -114,17 +116,23 @@ def test_files_are_no_larger_than_asked(lake: Lake) -> None:
 
 
 def test_a_lake_belongs_to_one_entity(lake: Lake) -> None:
-    lake.check_incarnation(7)
+    mine = LogPositions(entity="q", incarnation=7, log="messages", earliest=(1,), latest=(1,))
+    mine = replace(mine, created_ms=5)
+    lake.check_entity(mine)
     assert lake.identity() is None
-    assert lake.set_identity(7) == lake.identity()
-    lake.check_incarnation(7)
-    with pytest.raises(EntityReplaced, match="incarnation 7, now 8"):
-        lake.check_incarnation(8)
+    assert lake.set_identity(mine) == lake.identity()
+    lake.check_entity(mine)
+    # A recreated entity; one of another server; and a server that does not say when.
+    for other in (replace(mine, incarnation=8), replace(mine, created_ms=6)):
+        with pytest.raises(EntityReplaced, match="recreated, or is on another server"):
+            lake.check_entity(other)
+    lake.check_entity(replace(mine, created_ms=0))
 
 
 def test_a_lake_that_cannot_be_opened_or_written_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InvalidOperation, match=r"cannot open the lake 'nowhere://x': .*install"):
         Lake("nowhere://x", "q")
     (tmp_path / "file").write_text("")
+    ends = LogPositions(entity="q", incarnation=1, log="messages", earliest=(), latest=())
     with pytest.raises(LakeFailed, match=r"cannot write .*/file/q/entity.json: .*Check the lake"):
-        Lake(str(tmp_path / "file"), "q").set_identity(1)
+        Lake(str(tmp_path / "file"), "q").set_identity(ends)

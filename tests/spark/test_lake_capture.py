@@ -12,6 +12,7 @@ import pytest
 from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
+from onibus.spark.jobs.capture import Captured
 from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
@@ -333,6 +334,43 @@ def test_files_that_only_workers_see_do_not_count(
     consume(bus, "q")
     captures.run(here)
     assert captures.numbers(here) == [1, 2, 3], "the broker has kept the rows"
+
+
+@pytest.mark.promise("R9")
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_lake_that_is_deleted_or_restored_while_it_is_captured(
+    captures: Captures, bus: Client, tmp_path: Path, restored: bool
+) -> None:
+    lake, copy = tmp_path / "lake", tmp_path / "copy"
+    begun: list[str] = []
+
+    def told(done: Captured) -> None:
+        if not begun and done.messages:
+            begun.append("copied")
+            shutil.copytree(lake, copy)
+        elif begun == ["copied"] and done.messages == 4:
+            # Other programs see the copy; the capture goes on with what it knows.
+            begun.append("replaced")
+            shutil.rmtree(lake)
+            if restored:
+                shutil.copytree(copy, lake)
+
+    send(bus, "q", 1, 6)
+    with pytest.raises((LakeFailed, LakeBusy)):
+        captures.run(lake, most=2, on_progress=told)
+    assert begun == ["copied", "replaced"]
+    if restored:
+        # The reader is ahead of the lake, and what the lake lacks is still in the queue.
+        assert captures.numbers(lake) == [1, 2]
+        captures.run(lake)
+        assert captures.numbers(lake) == [1, 2, 3, 4, 5, 6]
+    else:
+        # The files of the batch under way: whether they are all that is left, Onibus cannot know.
+        with pytest.raises(LakeFailed, match="move that folder away"):
+            captures.run(lake)
+        shutil.rmtree(lake)
+        captures.run(lake)
+        assert captures.numbers(lake) == [1, 2, 3, 4, 5, 6], "the queue still has all of them"
 
 
 def test_tasks_get_the_whole_path_of_a_lake(

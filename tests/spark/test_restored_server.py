@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 from onibus.client import Client
-from onibus.core.errors import Failed, ReaderTaken
+from onibus.core.errors import EntityReplaced, Failed, ReaderTaken
 from onibus.server.backup import backup
 from onibus.server.restore import restore
+from onibus.spark.jobs.audit import INCOMPLETE, audit
 from onibus.spark.jobs.capture import Captured
 from tests.client.server_helpers import ServerProcess
 from tests.spark.lake_helpers import Captures, consume, send
 from tests.spark.micro_batches import Query, new_checkpoint
+from tests.spark.test_audit import no_spark
 
 AGAIN = "assigned numbers from 4 on again, or lost them"
 
@@ -99,6 +101,9 @@ def test_a_lake_that_is_ahead_of_the_server_is_not_continued(
     if sent:
         send(site.client, "q", 104, 103 + sent)
     is_rejected(run, list(range(1, 9)), rows)
+    verdict = audit(no_spark, {**site.options, "entity": "q"}, str(lake))
+    assert verdict.verdict == INCOMPLETE
+    assert any("restored from a backup" in one for one in verdict.incomplete), verdict.incomplete
     is_rejected(lambda: run(new_identity=True), list(range(1, 9)), rows)
     is_rejected(lambda: run(accept_gap=True), list(range(1, 9)), rows)
     # Another lake is right, with the messages that the server has.
@@ -161,6 +166,35 @@ def test_an_older_lake_of_a_newer_server_names_the_other_one(site: Site, tmp_pat
         captures.run(lake)
     captures.run(lake, new_identity=True)
     assert captures.numbers(lake) == list(range(1, 9)), "the log still has them"
+
+
+@pytest.mark.promise("R3", "R9")
+@pytest.mark.parametrize("sent", [2, 20])
+def test_another_server_with_the_same_names(site: Site, tmp_path: Path, sent: int) -> None:
+    """Its entity has the same incarnation, and messages from before the lake's last one."""
+    lake, checkpoint = tmp_path / "lake", new_checkpoint(Random(1).randrange)
+    other = Site(tmp_path / "other")
+    other.start()
+    other.client.create_queue("q", retention_ms=3_600_000)
+    send(other.client, "q", 1, sent)
+    send(site.client, "q", 4, 8)
+
+    def stream(of: Site) -> None:
+        source = {**of.options, "entity": "q", "columns": "message_id,body", "mode": "log"}
+        Query("log", "files", source, {}, "").run(checkpoint)
+
+    stream(site)
+    Captures(site.options, "q").run(lake)
+    with pytest.raises(EntityReplaced, match="on another server"):
+        Captures(other.options, "q").run(lake)
+    verdict = audit(no_spark, {**other.options, "entity": "q"}, str(lake))
+    assert verdict.verdict == INCOMPLETE
+    assert any("on another server" in one for one in verdict.incomplete), verdict.incomplete
+    with pytest.raises(EntityReplaced, match="this is another server"):
+        stream(other)
+    other.stop()
+    Captures(site.options, "q").run(lake)
+    assert Captures(site.options, "q").numbers(lake) == list(range(1, 9))
 
 
 @pytest.mark.promise("R9")

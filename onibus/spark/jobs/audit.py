@@ -19,16 +19,17 @@ import pyarrow as pa
 from onibus.api.entities import EntityInfo
 from onibus.api.log import LogPositions, StampsSetBack, VerdictName
 from onibus.client import Client
-from onibus.core.errors import EntityNotFound
+from onibus.core.errors import EntityNotFound, EntityReplaced
 from onibus.spark import audit_checks as checks
 from onibus.spark.audit_checks import EXAMPLES, Looked, Step
 from onibus.spark.audit_reading import LocalReading, Place, SparkReading, is_small
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TIMES, Lake
 from onibus.spark.lake_capture import uncovered
 from onibus.spark.lake_files import LakeFailed
 from onibus.spark.lake_manifest import Progress
 from onibus.spark.lake_reporting import report_verdict
 from onibus.spark.lake_tables import log_of
+from onibus.spark.log_reading import given_twice
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _verdict(job: _Audit, spark: Callable[[], SparkSession], missing: Sequence[s
     rows = sum(max(one.row.rows, 0) for *_, one in job.places)
     reading = LocalReading() if is_small(job.places) else SparkReading(spark(), rows)
     findings = [damaged, *job.check_files(reading), *job.check_rows(reading)]
-    return job.verdict(findings, (*missing, *job.holes(), *job.lag()))
+    return job.verdict(findings, (*missing, *job.others(), *job.holes(), *job.lag()))
 
 
 class _Audit:
@@ -131,6 +132,7 @@ class _Audit:
         max_lag_s: float,
         on_progress: Callable[[str], None],
     ) -> None:
+        self._options = options
         self._entity = options.entity
         self._max_lag_s = max_lag_s
         self._on_progress = on_progress
@@ -158,6 +160,7 @@ class _Audit:
                 if about is not None and "identity" in about:
                     lake.manifest()
                 files = lake.files(table) if about is not None else []
+                lake.log(table).check_history()
             except LakeFailed as error:
                 if str(error) not in self.damaged:
                     self.damaged.append(str(error))
@@ -297,6 +300,28 @@ class _Audit:
                 yield (
                     f"{table} {first} to {last} of partition {partition} are neither in the lake "
                     "nor declared as a gap"
+                )
+
+    def others(self) -> Iterator[str]:
+        """Yield tables whose rows are not those of the broker's entity, or of its history."""
+        if self.broker is None:
+            return
+        for table, progress in self._tables.items():
+            lake = self._lakes[table]
+            known = lake.log(table).latest_ms(TIMES[table])
+            since_ms = None if known is None else known + 1
+            with self._options.client() as client:
+                ends = client.log_positions(lake.entity, log=table, since_ms=since_ms)
+            try:
+                lake.check_entity(ends)
+            except EntityReplaced as error:
+                yield str(error)
+                continue
+            twice = given_twice(ends, progress.next)
+            if twice is not None:
+                yield (
+                    f"the broker assigned {table} from {twice[1]} of partition {twice[0]} on "
+                    "again, or lost them: it was restored from a backup, and the lake was not"
                 )
 
     def lag(self) -> Iterator[str]:

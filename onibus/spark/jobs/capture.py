@@ -167,8 +167,7 @@ def capture_by(
     tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
     with options.client() as client:
         # An entity that does not exist leaves no folder behind.
-        incarnation = client.log_positions(options.entity, log=tables[0]).incarnation
-        where.check_incarnation(incarnation)
+        where.check_entity(client.log_positions(options.entity, log=tables[0]))
         if body is not None:
             _check_body(where, body)
         where.use_new_folder()
