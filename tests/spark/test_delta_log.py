@@ -137,6 +137,7 @@ def test_columns_without_statistics_do_not_hide_rows(
     for commit in Path(table, "_delta_log").glob("*.json"):
         lines = [json.loads(line) for line in commit.read_text().splitlines()]
         for line in lines:
+            line.get("commitInfo", {}).pop("onibusDigest", None)
             if "metaData" in line:
                 line["metaData"]["configuration"] = {}
         commit.write_text("".join(json.dumps(line) + "\n" for line in lines))
