@@ -1,1 +1,1 @@
-"""Where core, stores and time meet: `commit_loop` is the half-screen that makes answers durable."""
+"""The broker connects the core, the stores and time; shard/commits.py makes changes durable."""

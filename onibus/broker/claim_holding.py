@@ -1,9 +1,9 @@
 """The hold of a reader: one program at a time works under its name, known by a token (R5, R7).
 
 A program that keeps the claims that it works on in a checkpoint takes hold of its reader with its
-own token, and passes that token when it claims and reads. A program that lost its hold is
-refused. A reader cannot be taken while another program has read claims that the new one does not
-know: both would process them.
+own token, and passes that token when it claims and reads. A program that lost its hold is rejected.
+A reader cannot be taken while another program has read claims that the new one does not know: both
+would process them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def hold(
     query: str | None = None,
     first: int = 0,
 ) -> None:
-    """Take hold of a reader, and answer its progress; without a token only answer.
+    """Take hold of a reader and reply with its progress; without a token only reply.
 
     A holder that names its `query` notes the first claim of that query's checkpoint, or 0 if it
     does not know it.
@@ -79,7 +79,7 @@ def hold(
 
 
 def _new_query(reader: ClaimReader, token: str, query: str, first: int) -> bool:
-    """Return whether a query has not read here before; refuse one that begins a second time."""
+    """Return whether a query has not read here before; reject one that begins a second time."""
     check_text("query", query, ID_LENGTH_MAX, 1)
     check_holder(reader, token)
     known = reader.queries.get(query)
@@ -95,7 +95,7 @@ def _new_query(reader: ClaimReader, token: str, query: str, first: int) -> bool:
 
 
 def check_holder(reader: ClaimReader, token: str | None) -> None:
-    """Refuse a program that has lost its hold of a reader."""
+    """Reject a program that has lost its hold of a reader."""
     if token is not None and reader.token not in (None, token):
         raise CheckpointMismatch(
             f"another query has taken over reader {reader.name!r} of {reader.entity.name}: give "

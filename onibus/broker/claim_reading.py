@@ -1,7 +1,7 @@
 """Reading a claim: the same messages each time, all of them or an error.
 
-Reading puts into the claim's row that it was read, before anything is answered: from then on it is
-its reader's, and its lease ends no more (R7).
+The broker records the first read in the claim's row before it replies. From then on the claim
+belongs to its reader, and its lease no longer expires (R7).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read(
     reply: Reply,
     token: str | None = None,
 ) -> None:
-    """Answer with the claim's pages; from then on it is its reader's, lease or not."""
+    """Reply with the claim's pages; from then on it belongs to its reader, without a lease."""
     held = claims.open(name, reader_name, number, incarnation)
     check_holder(held.reader, token)
     seats = held.seats

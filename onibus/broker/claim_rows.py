@@ -25,9 +25,9 @@ DECIDING = "deciding"  #: its commit is being written to the disk
 COMMITTING = "committing"  #: committed; not yet carried out everywhere
 RELEASING = "releasing"  #: its release is being written to the disk
 
-#: Runs of committed numbers that are remembered of one reader.
+#: Runs of committed numbers that are recorded for one reader.
 _RUNS_KEPT = 1_000
-#: Queries that are remembered of one reader.
+#: Queries that are recorded for one reader.
 _QUERIES_KEPT = 100
 
 DeadLetterWords = tuple[str | None, str | None]
@@ -97,7 +97,7 @@ class HeldClaim:
         batch.put(CLAIMS, (*self.key, msgspec.json.encode(self.content)))
 
     def tell(self, error: BaseException | None) -> None:
-        """Answer all who wait."""
+        """Complete all pending calls."""
         waiting, self.waiting = self.waiting, []
         for reply in waiting:
             if error is None:

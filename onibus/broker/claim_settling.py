@@ -201,7 +201,7 @@ def _give_back(claims: Claims, held: HeldClaim) -> None:
 
 
 def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
-    """Refuse a sequence number that is not one of the claim's."""
+    """Reject a sequence number that is not one of the claim's."""
     seat = seat_of_number(held.entity, number)
     if seat.index in held.indexes:
         command = IsClaimed(held.entity.number, held.owner, number)
@@ -211,7 +211,7 @@ def _check_has(claims: Claims, held: HeldClaim, number: int) -> None:
 
 
 def _checked(dead_letters: object) -> dict[int, DeadLetterWords]:
-    """Return the dead letters that a commit names, or refuse them."""
+    """Return the messages that a commit dead-letters, or reject them."""
     if dead_letters is None:
         return {}
     if not isinstance(dead_letters, Mapping):

@@ -51,7 +51,7 @@ def topic_rules(broker: Broker, subscription: str, after: list[Rule]) -> Iterato
 
 
 def check_room(namespace: Namespace, wanted: LogSettings) -> None:
-    """Refuse one more queue or topic than the quotas allow."""
+    """Reject one more queue or topic than the quotas allow."""
     quotas = namespace.quotas
     _check_quota(namespace, "entities", quotas.entities, lambda one: True)
     if wanted.enable_partitioning:
@@ -72,7 +72,7 @@ def _check_quota(
 
 
 def _check_times(rule: Rule) -> None:
-    """Refuse an action that would set what no message can have."""
+    """Reject an action that would set a value that no message can have."""
     parameters = {} if rule.action is None else rule.action.parameters
     for name, value in parameters.items():
         if isinstance(value, datetime) and not in_range(value):
@@ -82,7 +82,7 @@ def _check_times(rule: Rule) -> None:
 
 
 def check_sessions(rules: list[Rule], wanted: SubscriptionSettings, partitioned: bool) -> None:
-    """Refuse actions that would spread one session over several partitions."""
+    """Reject actions that would spread one message session over several partitions."""
     if not (wanted.requires_session and partitioned):
         return
     for rule in rules:
@@ -120,7 +120,7 @@ def with_rule_changed(rules: list[Rule], changed: Rule) -> list[Rule]:
 
 
 def check_targets(broker: Broker, name: str, wanted: AnySettings) -> None:
-    """Refuse forwarding to what is not there, to itself, and in a circle (B6)."""
+    """Reject forwarding to a missing entity, to itself, and in a circle (B6)."""
     if isinstance(wanted, TopicSettings):
         return
     # Messages reach a subscription through its topic.

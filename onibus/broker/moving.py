@@ -1,6 +1,6 @@
 """Moving: messages leave one entity for another in one work; none is lost, none comes twice.
 
-Forwarding and the resubmission of dead letters are this.
+Forwarding and the resubmission of dead-lettered messages use it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Move:
         self, broker: Broker, source: Entity, target: Entity, *, deduplicated: bool = True
     ) -> None:
         self._broker = broker
-        #: what the destination remembers is dropped there
+        #: messages whose ids the destination has recorded are dropped there
         self._deduplicated = deduplicated
         self._source = source
         self._target = target
@@ -45,13 +45,13 @@ class Move:
         self._batch: list[Prepared] = []
         #: what the destination does not take, and why
         self.refused: list[tuple[Seat, int, OnibusError]] = []
-        #: for each message: the partition it goes to, and its place among what goes there
+        #: for each message: its target partition, and its place among the messages for that
         self._places: list[tuple[Seat, int]] = []
 
     def add(
         self, seat: Seat, ordinals: list[int], change: Callable[[ReceivedMessage], Message]
     ) -> None:
-        """Take messages along, changed; those that the destination refuses stay."""
+        """Move messages, changed; those that the destination rejects stay."""
         command, now = ReadMessages(self._source.number, ordinals), self._broker.clock.now()
         messages = self._broker.use(self._source, seat, command, now)
         for ordinal, received in zip(ordinals, messages, strict=True):
@@ -72,18 +72,18 @@ class Move:
         try:
             return admit(changed, settings, secret)
         except MessageTooLarge:
-            # What it grew by on its way is ours, not its sender's.
+            # Bytes that the broker added do not count towards the limit.
             sent = replace(message, enqueued_sequence_number=None, hop_count=0, dead_letter_of=None)
             sent.received_before = 0
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 
     def keep_first(self, count: int) -> None:
-        """Leave all but the first messages where they are."""
+        """Move only the first messages; the others stay at the source."""
         del self.messages[count:], self.old_numbers[count:], self._batch[count:]
 
     def fit(self) -> None:
-        """Leave all messages but those whose rules take one slice, or the first one."""
+        """Keep only messages whose rules take one slice, or the first one."""
         self.keep_first(fitting(self._target, self._batch))
 
     @property

@@ -74,7 +74,7 @@ class NamedReader:
         )
 
     def check_token(self, token: str | None) -> None:
-        """Refuse a caller that does not hold the reader's token."""
+        """Reject a caller that does not hold the reader's token."""
         if self.token not in (None, token):
             raise ReaderTaken(
                 f"reader {self.name!r} belongs to {self.address or 'another program'}: only the "

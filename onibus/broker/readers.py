@@ -55,7 +55,7 @@ def create(
     token: str | None = None,
     address: str | None = None,
 ) -> None:
-    """Make a reader; answer with its ReaderInfo once it is durable."""
+    """Create a reader; reply with its ReaderInfo once it is durable."""
     entity = broker.find(entity_name)
     check_text("a reader's name", name, ID_LENGTH_MAX, 1)
     check_log(entity, log)
@@ -239,7 +239,7 @@ def take(
 ) -> None:
     """Take a reader over from the holder of one of the `held` tokens.
 
-    From then on only moves with the new token count, and None leaves a value as it is. Answer with
+    From then on only moves with the new token count, and None leaves a value as it is. Reply with
     the ReaderInfo once this is durable.
     """
     entity = broker.find(entity_name)
@@ -271,7 +271,7 @@ def report(
     key: str = "",
     has_page: bool = False,
 ) -> None:
-    """Keep what a program reports of the lake behind a reader; answer once that is durable."""
+    """Keep what a program reports of the lake behind a reader; reply once that is durable."""
     entity = broker.find(entity_name)
     reader = find_reader(entity, name)
     wall = broker.clock.wall()
@@ -330,7 +330,7 @@ def _commit(broker: Broker, entity: Entity, reader: NamedReader, reply: Reply) -
 
 
 def _forget(broker: Broker, entity: Entity, reader: NamedReader) -> None:
-    """Keep nothing for a reader any more."""
+    """Stop keeping rows for a reader."""
     entity.readers.pop(reader.name, None)
     broker.timers.cancel(("reader", (entity.incarnation, reader.name)))
     _tell(broker, entity, lambda _: entity.keep_no_longer(reader))
@@ -482,7 +482,7 @@ def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_byt
 def read_back(broker: Broker, store: Store) -> None:
     """Take up the readers that the namespace's own store has, before any partition is opened.
 
-    After that store has failed, what was being decided shows: a reader is what its row says.
+    After that store has failed, the rows show the outcome of pending decisions.
     """
     entities = _by_incarnation(broker)
     left = WriteBatch()

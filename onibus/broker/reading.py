@@ -53,7 +53,7 @@ Make = Callable[[list[F]], Any]
 
 
 class Reading(Generic[P, F]):
-    """One reading, from a number to another; `next_slice` until it answers None."""
+    """One reading, from one number to another; call `next_slice` until it replies with None."""
 
     log = ""
 
@@ -83,7 +83,7 @@ class Reading(Generic[P, F]):
         return self._entity.seats[self._index]
 
     def next_slice(self, make: Make[F], reply: Reply) -> None:
-        """Answer with what `make` makes of the next rows, or with None at the end."""
+        """Reply with what `make` makes of the next rows, or with None at the end."""
         if self.position >= self.end:
             answer(reply, None)
             return
@@ -103,7 +103,7 @@ class Reading(Generic[P, F]):
             fail(reply, error)
 
     def _ask(self, question: Query[T]) -> T:
-        """Ask the partition; the error of a named reader says what it has lost."""
+        """Plan in the partition; the error of a named reader names the rows it has lost."""
         try:
             return self._broker.apply(self.seat, question, self._broker.clock.now())
         except LogGap as gap:
@@ -165,7 +165,7 @@ class Reading(Generic[P, F]):
         raise NotImplementedError
 
     def _passed(self, pieces: list[P]) -> None:
-        """Take note of what was read."""
+        """Record the position after the rows that were read."""
 
 
 class LogReading(Reading[Piece, tuple[Block, int, int]]):
@@ -273,7 +273,7 @@ def find_incarnation(broker: Broker, name: str, incarnation: int | None) -> Enti
 
 
 def check_log(entity: Entity, log: object) -> None:
-    """Refuse a log that is none, or that this entity does not have."""
+    """Reject an unknown log, or one that this entity does not have."""
     if log not in (MESSAGES, OUTCOMES):
         raise InvalidArgument(f"log is {log!r}: use {MESSAGES} or {OUTCOMES}")
     if log == MESSAGES and entity.topic is not None:

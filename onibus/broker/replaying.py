@@ -31,7 +31,7 @@ SENT_A_SLICE = 500
 
 
 def replay(broker: Broker, reading: LogReading, to: str, where: Filter, reply: Reply) -> None:
-    """Send what a filter means of what is read; answer how many when all is durable."""
+    """Send the read messages that match a filter; reply with their number when all are durable."""
     open_for_sends(broker, to)
     check_filter(where, dead=False)
     if where.state is not None:
@@ -53,7 +53,7 @@ class _Replay:
         self._choose = partial(_choose, numbering, where)
         self._waiting: list[Message] = []
         self._count = 0
-        #: something was stored already: a refusal would not be the whole truth
+        #: messages were stored already: the call cannot fail as if nothing had changed
         self._stored = False
 
     def read(self) -> None:
@@ -70,7 +70,7 @@ class _Replay:
             self._send()
 
     def _send(self) -> None:
-        """Send a slice of what was read, or read on."""
+        """Send a slice of the read messages, or read the next ones."""
         try:
             entity = open_for_sends(self._broker, self._to)
             count = min(SENT_A_SLICE, slice_count(entity))

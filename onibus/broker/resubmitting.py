@@ -53,7 +53,7 @@ class Resubmission:
     ) -> None:
         self._broker = broker
         self._source = source
-        #: a subscription's own dead letters go back into it alone
+        #: a subscription's own dead-lettered messages go back into it alone
         self._only = source.number if to is None else 0
         home = source.topic.name if source.topic is not None else source.name
         self._target = open_for_sends(broker, home if to is None else to)
@@ -90,7 +90,7 @@ class Resubmission:
         self._do(move, now, self._answer, lambda: self.by_numbers(numbers))
 
     def by_filter(self, wanted: Filter) -> None:
-        """Send all dead letters that a filter means again, slice by slice."""
+        """Resubmit all dead-lettered messages that match a filter, slice by slice."""
         check_filter(wanted, dead=self._state is State.DEAD_LETTERED)
         # One call does not resubmit a message twice if it is dead-lettered again.
         self._below = {seat: seat.online().log.next_ordinal for seat in self._source.seats}
@@ -176,7 +176,7 @@ class Resubmission:
         self._broker.works.do(parts, now, Outcome(done))
 
     def _go_on(self, step: Callable[[], None]) -> None:
-        """Do the next step, and report a refusal."""
+        """Do the next step, and report an error."""
         try:
             if self._broker.closed:
                 raise BusClosed("the bus is closed")
@@ -189,7 +189,7 @@ class Resubmission:
 
 
 def _again(received: ReceivedMessage) -> Message:
-    """Return a dead letter as it is sent again."""
+    """Return a dead-lettered message as it is resubmitted."""
     message = received.message
     first = message.enqueued_sequence_number
     return replace(

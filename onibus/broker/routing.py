@@ -8,8 +8,8 @@ from onibus.core.path.admit import Prepared
 from onibus.core.path.route import partition_of
 from onibus.shard.seat import Seat
 
-#: A partition, the positions of its messages in what was sent (not needed where it gets all), and
-#: whether any other would do.
+#: A partition, the positions of its messages in the batch (not needed if it gets all), and whether
+#: any other partition would do.
 Part = tuple[Seat, list[int], bool]
 
 
@@ -87,7 +87,7 @@ def any_seat(entity: Entity, size: int) -> Seat:
 
 
 def check_room(seat: Seat, size: int) -> int:
-    """Refuse what does not fit into a partition any more; return how much would."""
+    """Reject messages that do not fit into a partition any more; return how many bytes would."""
     free = seat.free_bytes()
     if size > free:
         where = f"partition {seat.index} of " if len(seat.entity.seats) > 1 else ""

@@ -46,7 +46,7 @@ def resume(broker: Broker, store: Store) -> None:
 
 
 def keep_time(broker: Broker) -> None:
-    """Look at the wall clock, say when it is in doubt, and keep what a restart needs."""
+    """Check the wall clock, report when it is in doubt, and keep the record for a restart."""
     clock = broker.clock
     clock.observe()
     doubt = _doubt(broker)
@@ -66,7 +66,7 @@ def clock_info(broker: Broker) -> ClockInfo:
 
 
 def accept_clock(broker: Broker, reply: Reply) -> None:
-    """Take the wall clock for right, because an operator says so; answer with what was set back.
+    """Trust the wall clock, because an operator says so; reply with the stamps that were set back.
 
     The time in doubt counts from now on, so messages expire and ids are forgotten that it makes
     old. Stamps that a wrong clock put into the future are set back, and that is kept.

@@ -22,13 +22,13 @@ def check_text(name: str, value: object, longest: int, shortest: int = 0) -> Non
 
 
 def check_whole(name: str, value: object, low: int, high: int = 2**53) -> None:
-    """Refuse what is not a whole number from low to high."""
+    """Reject a value that is not a whole number from low to high."""
     if type(value) is not int or not low <= value <= high:
         raise InvalidArgument(f"{name} must be a whole number from {low} to {high}")
 
 
 def check_properties(properties: object) -> None:
-    """Refuse properties that would not come back as they went in."""
+    """Reject properties that would not come back as they went in."""
     if type(properties) is not dict:
         raise InvalidArgument(f"properties must be a dict, not a {type(properties).__name__}")
     for name, value in properties.items():

@@ -1,4 +1,4 @@
-"""A young generation of remembered ids: a dictionary, durable as rows of `recent_ids`.
+"""A young generation of recorded ids: a dictionary, durable as rows of `recent_ids`.
 
 Where commits are small, so are the rows. Before they are many they are folded: one row takes the
 entries of 64, in the batch that deletes them, so that neither sealing a generation nor recovering
@@ -67,7 +67,7 @@ class Generation:
         return entries
 
     def write(self, partition: int, pages: IdPages, out: WriteBatch) -> None:
-        """Put what was recorded since the last write as one row."""
+        """Put the ids recorded since the last write as one row."""
         start = self._written
         self._written = len(self.hashes)
         if len(self._loose_rows) == _ROWS_FOLDED:

@@ -1,9 +1,9 @@
 """Merges runs of recorded ids into one, in slices that follow the order of their entries.
 
 A slice reads the next chunk of each run where it needs one, takes the entries up to the highest
-`high` for which all runs have been read, and appends them to the new run. The old runs answer until
-the new one is complete. A crash in between leaves chunks that belong to no run; recovery deletes
-them and the merge starts again.
+`high` for which all runs have been read, and appends them to the new run. Lookups use the old runs
+until the new one is complete. A crash in between leaves chunks that belong to no run; recovery
+deletes them and the merge starts again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Source:
         return self.next_chunk < len(self.run.chunks)
 
     def load(self, unsettled: Unsettled) -> None:
-        """Read on, once half of what was read is taken: slices are even, and copy little."""
+        """Read on, once half of the read entries are taken: slices are even, and copy little."""
         if self.more() and self.entries.shape[1] < _ENTRIES_A_SOURCE // 2:
             parts = [self.entries]
             loaded = self.entries.shape[1]

@@ -1,4 +1,4 @@
-"""Sealed generations of remembered ids: sorted runs of chunks, and the filter before each of them.
+"""Sealed generations of recorded ids: sorted runs of chunks, and the filter before each of them.
 
 This file owns the bytes of `recent_ids`, `id_chunks` and of the packed columns of `id_runs`. All
 numbers are 64 bits, little-endian. An identity is 16 bytes: `high` is the number in its first
@@ -10,8 +10,8 @@ and time (milliseconds since 1970) are not negative. Entries are kept by columns
 
 - `recent_ids.entries`: what one commit recorded, or several small ones (core/id_generation.py),
   in order.
-- `id_chunks.entries`: a chunk, either of a run's entries, sorted by (high, low), no identity
-  twice, and never two entries of one `high` in different chunks, so that one chunk answers for an
+- `id_chunks.entries`: a chunk, either of a run's entries, sorted by (high, low), no identity twice,
+  and never two entries of one `high` in different chunks, so that one chunk decides about an
   identity; or a segment of its filter: words[n], check.
 - `id_runs.chunks`: first high[n], chunk[n], check: the chunks in order.
 - `id_runs.filter`: words in the whole filter, segment[n], check: the segments in order. A filter

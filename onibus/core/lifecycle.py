@@ -30,7 +30,7 @@ class State(IntEnum):
     DEAD_LETTERED_DEFERRED_LOCKED = 10
     GONE = 11
 
-    # Enum's own hash is a function of Python, which each look into a table would call.
+    # Enum's own hash is a Python function, which each table lookup would call.
     __hash__ = int.__hash__
 
 
@@ -125,7 +125,7 @@ ASIDE = frozenset({State.DEFERRED, State.DEFERRED_LOCKED, State.SCHEDULED})
 
 
 def advance(state: State, event: Input) -> State:
-    """Return the state that follows, or refuse."""
+    """Return the state that follows, or reject the input."""
     following = LIFECYCLE.get((state, event))
     if following is None:
         raise InvalidOperation(f"a message that is {words(state)} cannot {words(event)}")

@@ -11,7 +11,7 @@ Rules:
 1. `now` never goes back and ordinals rise, so of two entries of one identity the one recorded later
    is the newer. `forget_before` never goes back either: entries before it may be deleted.
 2. Whether an entry counts is tested per entry against `forget_before` on every `find`; sealing,
-   merging and dropping change what it costs, never what it answers.
+   merging and dropping change what it costs, never its result.
 3. `record` writes nothing. Entries are sealed only after `write` has put them.
 4. All batches that are passed as `out` are committed in that order, each atomically. Chunks
    stay in memory until the owner says they are committed: it calls `mark()` when it hands a batch
@@ -62,7 +62,7 @@ _NUMBERS = struct.Struct("<QQ")
 
 
 class RememberedIds:
-    """Which identities one partition remembers, and the ordinal each was recorded with."""
+    """The identities that one partition has recorded, and their ordinals."""
 
     def __init__(self, partition: int, pages: IdPages, sizes: Sizes | None = None) -> None:
         self._partition = partition
@@ -118,11 +118,11 @@ class RememberedIds:
         return answers
 
     def record(self, hash: bytes, ordinal: int, now: int) -> None:
-        """Remember an identity; `write` makes it part of a commit."""
+        """Record an identity; `write` makes it part of a commit."""
         self.record_all([hash], [ordinal], now)
 
     def record_all(self, hashes: Sequence[bytes], ordinals: Sequence[int], now: int) -> None:
-        """Remember identities, none of them twice; `write` makes them part of a commit."""
+        """Record identities, none of them twice; `write` makes them part of a commit."""
         start = 0
         while start < len(hashes):
             if len(self._young) >= self._sizes.seal_at:
@@ -133,7 +133,7 @@ class RememberedIds:
             start = end
 
     def write(self, out: WriteBatch) -> None:
-        """Put what was recorded since the last write, as one row.
+        """Put the ids recorded since the last write, as one row.
 
         Where a generation became full in between there is a row for each, so that sealing one can
         delete exactly its rows.
@@ -367,7 +367,8 @@ class RememberedIds:
             key, entries = entries_of_row(row)
             for hash, ordinal, now in entries:
                 self.record(hash, ordinal, now)
-            # A row of several generations, if their size was changed, goes with the last of them.
+            # A row of several generations, if their size was changed, is deleted with the last of
+            # them.
             for generation in (*self._full, self._young):
                 generation.recovered()
             self._young.rows.append(key)

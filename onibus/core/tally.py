@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Messages dead-lettered for a reason that a client gave are counted under this word: clients may
 #: give any number of reasons.
 BY_APPLICATION = "application"
-#: The reasons that the broker gives; where forwarding is refused, the code of the refusal.
+#: The reasons that the broker gives; if forwarding is rejected, the code of the error.
 BROKER_REASONS = frozenset(
     {
         "TTLExpiredException",
@@ -82,7 +82,7 @@ def percentile(counts: Sequence[int], share: float) -> int | None:
 
 
 class Tally:
-    """What has happened in one entity since the bus was opened."""
+    """The counters of one entity since the bus was opened."""
 
     __slots__ = (
         "accepted", "dead_letters", "delivered", "duplicates", "failovers", "inputs", "selected",
@@ -96,13 +96,13 @@ class Tally:
         self.selected = 0
         #: duplicates dropped
         self.duplicates = 0
-        #: messages given out, each time they were
+        #: deliveries of messages, first and repeated
         self.delivered = 0
         #: times a send went past a partition that could not take it (P5)
         self.failovers = 0
         #: how often each input changed a message, by its value
         self.inputs = [0] * len(Input)
-        #: dead letters by reason
+        #: dead-lettered messages by reason
         self.dead_letters: dict[str, int] = {}
         #: from enqueue to first delivery
         self.waits = Waits()

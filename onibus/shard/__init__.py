@@ -1,1 +1,1 @@
-"""One store and the partitions in it: apply, commit, answer."""
+"""One store and the partitions in it: apply, commit, reply."""

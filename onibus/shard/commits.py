@@ -2,7 +2,7 @@
 
 Commands change partitions immediately and leave their records in the gathering batch. While one
 commit syncs, the next one gathers; if none runs, a commit starts immediately. Only `_committed`
-answers callers, so every acknowledged change is on the disk.
+replies to callers, so every acknowledged change is on disk.
 
 A commit runs on the store's writer thread. If the loop may (`inline`), it runs a commit for a lone
 request itself, as long as the commits of this store are fast: handing it to a thread and back takes

@@ -15,7 +15,7 @@ from onibus.store.interface import Disk, Store
 if TYPE_CHECKING:
     from onibus.shard.commits import CommitLoop
 
-#: Sends are refused below this much free disk, so that settling always has room.
+#: Sends are rejected below this much free disk space, so that settling always has room.
 RESERVE_BYTES = 512 << 20
 #: Bytes of messages are written to a log, and later into its file.
 TIMES_WRITTEN = 2

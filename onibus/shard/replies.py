@@ -1,4 +1,4 @@
-"""Answers that are given later. An asyncio future is one; so is `Outcome`, where no loop runs."""
+"""Replies that come later: an asyncio future, or an `Outcome` if no loop runs."""
 
 from __future__ import annotations
 

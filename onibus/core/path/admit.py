@@ -28,7 +28,7 @@ class Prepared(msgspec.Struct, eq=False):
 
     message: Message
     row: bytes
-    #: hashes under which it is a duplicate; none where it never is one
+    #: hashes under which it is a duplicate; none if it never is one
     identities: tuple[bytes, ...]
     time_to_live_ms: int | None
     #: what decides its partition (P3), or None when any will do
@@ -38,7 +38,7 @@ class Prepared(msgspec.Struct, eq=False):
 
 
 def admit(message: Message, settings: LogSettings, secret: bytes) -> Prepared:
-    """Return the message prepared, or refuse it."""
+    """Return the message prepared, or reject it."""
     _check_fields(message, settings)
     key = effective_key(message, settings) if message.session_id is None else message.session_id
     identities: tuple[bytes, ...]
@@ -84,7 +84,7 @@ def of_any_size(settings: LogSettings) -> LogSettings:
 
 
 def time_to_live(message: Message, settings: LogSettings) -> int | None:
-    """Return how long a message lives: what it says, or its entity, whichever is shorter (B2)."""
+    """Return the time to live of a message: its own or its entity's, whichever is shorter (B2)."""
     own, default = message.time_to_live_ms, settings.default_time_to_live_ms
     if own is None or default is None:
         return default if own is None else own
@@ -92,7 +92,7 @@ def time_to_live(message: Message, settings: LogSettings) -> int | None:
 
 
 def _check_fields(message: Message, settings: LogSettings) -> None:
-    """Refuse fields of wrong types or sizes, and keys that contradict each other."""
+    """Reject fields of wrong types or sizes, and keys that contradict each other."""
     if not isinstance(message, Message):
         raise InvalidArgument(f"send a Message, not a {type(message).__name__}")
     message_id = message.message_id
@@ -176,7 +176,7 @@ def _check_rare_fields(message: Message) -> None:
 def hash_identities(
     secret: bytes, identities: Sequence[bytes], scopes: Sequence[bytes | None] | None
 ) -> list[bytes]:
-    """Return the keyed hashes that stand for ids, each inside its scope where it has one."""
+    """Return the keyed hashes that stand for ids, each inside its scope if it has one."""
     if scopes is not None:
         identities = list(map(_scoped, identities, scopes))
     copy = _keyed(secret)

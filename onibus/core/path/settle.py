@@ -1,4 +1,4 @@
-"""Settle: a receiver completes, abandons, defers, dead-letters or releases what it holds."""
+"""Settle: a receiver completes, abandons, defers, dead-letters or releases its messages."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def note_return(subscription: Subscription, ordinal: int, mark: Mark, how: str, 
 
 
 def _note_first(mark: Mark) -> None:
-    """Remember when a message was received for the first time."""
+    """Record when a message was received for the first time."""
     hold = mark.hold
     if hold is not None and hold.until != NEVER:
         overlay = {} if mark.overlay is None else decode_overlay(mark.overlay)

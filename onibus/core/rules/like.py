@@ -82,7 +82,7 @@ def _pieces(elements: list[str]) -> Matcher:
 
 
 def _automaton(elements: list[str]) -> Matcher:
-    """Match with _: bit n of the state says that the text so far is like the first n elements."""
+    """Match with _: bit n of the state says that the string so far matches the first n elements."""
     wanted = [element for element in elements if element != _MANY]
     loops = position = 0
     for element in elements:

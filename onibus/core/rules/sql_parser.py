@@ -81,7 +81,7 @@ def check_parameters(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_value(owner: str, value: Any) -> Any:
-    """Return a value that rules can compare with, or refuse it."""
+    """Return a value that rules can compare with, or reject it."""
     if value is not None and kind_of(value) is None:
         raise InvalidFilter(f"{owner} is a {type(value).__name__}, which no message can have")
     if isinstance(value, datetime) and value.tzinfo is None:

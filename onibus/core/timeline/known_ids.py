@@ -1,4 +1,4 @@
-"""The identities that a timeline remembers: sorted runs of entries, each a chunk.
+"""The identities that a timeline has recorded: sorted runs of entries, each a chunk.
 
 The entries and their bytes are those of core/id_runs.py: (high, low, ordinal, time) in columns.
 Nothing is asked one by one: a run is searched for all identities at once. Runs are merged when
@@ -39,7 +39,7 @@ class Run:
 
     entries: Columns
     newest: int
-    #: whether identities share their first half, so that one place does not answer for one
+    #: whether identities share their first half, so that one place does not decide about one
     twins: bool
     #: the chunk that keeps it, if one does
     chunk: int | None = None
@@ -84,7 +84,7 @@ class KnownIds:
         return ordinals, times
 
     def add(self, words: Words, ordinals: Numbers, times: Numbers, forget_before: int) -> None:
-        """Remember identities, and forget those recorded up to that time."""
+        """Record identities, and forget those recorded up to that time."""
         for run in [run for run in self._runs if run.newest <= forget_before]:
             self._drop(run)
         if not len(words):

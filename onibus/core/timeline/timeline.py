@@ -69,7 +69,7 @@ class Passed:
     repeats: Numbers
     #: whether it waits for its time, or did
     scheduled: Truths
-    #: sequence number and stamp, as a scheduled one too; meaningless where it was dropped
+    #: sequence number and stamp, as a scheduled one too; meaningless if it was dropped
     numbers: Numbers
     stamps: Numbers
     #: when it expires, or NEVER
@@ -164,7 +164,7 @@ class Timeline:
     # Duplicates
 
     def _originals(self, arrivals: Arrivals, times: Numbers) -> Numbers:
-        """Return what each row repeats: -1, what is remembered, or -2 - i for row i."""
+        """Return what each row repeats: -1 for nothing, a recorded ordinal, or -2 - i for row i."""
         count, words, owners = len(times), arrivals.words, arrivals.owners
         if words is None or owners is None or not len(words):
             return np.full(count, -1, np.int64)
@@ -313,7 +313,7 @@ class Timeline:
         due_expires: Numbers,
         until: int,
     ) -> pa.Table | None:
-        """Watch over what can expire, and return what has."""
+        """Watch rows that can expire, and return those that have."""
         if self.expiring is None:
             return None
         mortal = fresh[expires[fresh] != NEVER]

@@ -1,4 +1,4 @@
-"""Identities as pairs of words: keyed hashes where they are remembered, plain codes where not."""
+"""Identities as pairs of words: keyed hashes if they are recorded, otherwise plain codes."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class IncomingLink(Link):
         self._size += len(payload)
         connection = self.session.connection
         if self._size > self._bytes_max:
-            # It will be refused when its last part is there; nothing of it is kept until then.
+            # It will be rejected when its last part arrives; nothing of it is kept until then.
             self._drop_parts()
         elif connection.unfinished_bytes + len(payload) > UNFINISHED_BYTES_MAX:
             # Waiting does not help: nothing of them is stored before it is whole.

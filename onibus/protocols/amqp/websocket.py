@@ -43,7 +43,7 @@ def is_wanted(url: bytes, headers: Mapping[str, str]) -> bool:
 
 
 def accepted(headers: Mapping[str, str]) -> bytes:
-    """Return the answer after which the stream begins."""
+    """Return the response after which the stream begins."""
     token = generate_accept_token(headers["sec-websocket-key"].encode("latin-1")).decode()
     lines = (
         "HTTP/1.1 101 Switching Protocols",

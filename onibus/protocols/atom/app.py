@@ -1,4 +1,4 @@
-"""The app: finds out what a path names, asks for the right to manage it, lets an action answer."""
+"""The app: resolves a path, checks the right to manage its entity, and calls an action."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class AtomApp:
         task.add_done_callback(self._tasks.discard)
 
     def look(self, request: Request) -> Response | None:
-        """Refuse a body that is too large to be a description; let messages be sent."""
+        """Reject a body that is too large to be a description, unless it is a message."""
         if paths.messages_at(request.path, request.method) is not None:
             try:
                 self._call(request)

@@ -350,7 +350,7 @@ def read_changes(description: Element, about: About) -> dict[str, Any]:
 
 
 def _given(description: Element, kind: type[Any]) -> list[tuple[Field, str]]:
-    """Return the elements of a description that are known; refuse all others."""
+    """Return the known elements of a description; reject all others."""
     known = {field.name: field for field in FIELDS[kind]}
     found: dict[str, tuple[Field, str]] = {}
     for element in description:

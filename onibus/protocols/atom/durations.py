@@ -26,7 +26,7 @@ _LENGTH_MAX = 64
 
 
 def milliseconds(text: str) -> int | None:
-    """Return a duration in milliseconds; None where it is without end."""
+    """Return a duration in milliseconds; None if it has no limit."""
     total = int(_milliseconds(text))
     return None if total >= WITHOUT_END_MS else total
 
@@ -45,12 +45,12 @@ def _milliseconds(text: str) -> Decimal:
 
 
 def duration(ms: int | None) -> str:
-    """Return the text of milliseconds; None is without end."""
+    """Return milliseconds as a string; None means no limit."""
     return WITHOUT_END if ms is None else duration_of_microseconds(ms * 1_000)
 
 
 def duration_of_microseconds(total: int) -> str:
-    """Return the text of microseconds."""
+    """Return microseconds as a string."""
     seconds, fraction = divmod(total, 1_000_000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

@@ -20,7 +20,7 @@ class NoSuchMethod(errors.Refused):
     code = "no-such-method"
 
 
-#: Statuses by error; the nearest class counts. Others are 400 where refused, 500 where ours.
+#: Statuses by error; the nearest class counts. Others: 400 if refused, 500 if failed.
 STATUSES: dict[type[OnibusError], int] = {
     errors.Unauthorized: 401,
     errors.TooManyFailures: 429,

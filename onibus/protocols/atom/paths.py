@@ -89,7 +89,7 @@ def messages_at(path: str, method: str) -> Place | None:
 
 
 def place_of(path: str, method: str = "GET") -> Place:
-    """Return what a path names, or refuse it."""
+    """Return what a path names, or reject it."""
     if (messages := messages_at(path, method)) is not None:
         return messages
     text = unquote(path).strip("/")

@@ -8,7 +8,7 @@
 | PUT    {entity}/messages/{id}/{token}    | unlock (abandon)         | 200     |
 | POST   {entity}/messages/{id}/{token}    | renew the lock           | 200     |
 
-An empty receive answers 204 after `timeout` seconds. Only the lock token settles a message. Each
+An empty receive returns 204 after `timeout` seconds. Only the lock token settles a message. Each
 call gives the broker the command that AMQP gives it.
 """
 

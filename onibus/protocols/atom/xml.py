@@ -62,7 +62,7 @@ def _name(found: str) -> str:
 
 
 def parse(body: bytes) -> Element:
-    """Return the root of a document, or refuse it."""
+    """Return the root of a document, or reject it."""
     if len(body) > BODY_BYTES_MAX:
         raise InvalidArgument(f"the body is too large: at most {BODY_BYTES_MAX} bytes")
     parser, reader = expat.ParserCreate("utf-8", "}"), _Reader()

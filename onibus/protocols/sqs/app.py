@@ -1,4 +1,4 @@
-"""The app: reads a request by its protocol, asks for its right, lets an action answer."""
+"""The app: reads a request by its protocol, checks its right, and calls an action."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class SqsApp:
         )
 
     def look(self, request: Request) -> Response | None:
-        """Let a large body in only where its head at least looks like one of a known key."""
+        """Accept a large body only if its headers could be those of a known access key."""
         if self._verifier is not None:
             try:
                 self._verifier.look(request, time.time())
@@ -187,7 +187,7 @@ class SqsApp:
             self.answer(call, result)
 
     def answer(self, call: Call, result: Any) -> None:
-        """Answer with what an action returned."""
+        """Respond with the result of an action."""
         if json_protocol.TARGET in call.request.head.headers:
             response = json_protocol.write(result, call.request_id)
         elif query_protocol.wants_json(call.request):

@@ -48,7 +48,7 @@ class Call(msgspec.Struct, eq=False):
         self.granted.grant(right, entity, time.time())
 
     def answer(self, result: Any = None) -> None:
-        """Answer with what the action returns; None where it returns nothing."""
+        """Respond with the result of the action; None if it has none."""
         self.app.answer(self, result)
 
     def fail(self, error: BaseException) -> None:
@@ -61,10 +61,10 @@ class Call(msgspec.Struct, eq=False):
         make: Callable[[Any], Any],
         refused: Callable[[BaseException], BaseException | None] | None = None,
     ) -> None:
-        """Give the bus a command, and answer with what `make` makes of its result.
+        """Give the bus a command, and respond with what `make` makes of its result.
 
-        No task and no future: for what is asked most. `refused` may put an error in other words, or
-        take it for no error at all by returning None.
+        It needs no task and no future, for the most frequent actions. `refused` may translate an
+        error, or return None to ignore it.
         """
         bus = self.bus
         bus.check_alive()
@@ -80,7 +80,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class Answer(msgspec.Struct, eq=False):
-    """A reply of the broker's that answers over SQS."""
+    """A reply of the broker that becomes an SQS response."""
 
     call: Call
     make: Callable[[Any], Any]
@@ -114,9 +114,9 @@ class Answer(msgspec.Struct, eq=False):
             self.call.fail(error)
 
 
-#: Answers through `call.ask` or `call.answer`, now or later.
+#: Responds through `call.ask` or `call.answer`, now or later.
 Fast = Callable[[Call, Any], None]
-#: Answers with what it returns.
+#: Responds with what it returns.
 Slow = Callable[[Call, Any], Coroutine[Any, Any, Any]]
 
 #: A client with any right to a queue may read its name and attributes.

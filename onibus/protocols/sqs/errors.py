@@ -1,7 +1,7 @@
 """Every error that SQS clients get, in one table: type, query code, status.
 
-An AWS JSON client knows an error by its type, a Query client by its code. Messages are those of AWS
-where they are known. `of_bus` translates the errors of the bus.
+An AWS JSON client knows an error by its type, a Query client by its code. Known messages are those
+of AWS. `of_bus` translates the errors of the bus.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ WRONG_CREDENTIALS = (INVALID_KEY, SIGNATURE_DIFFERS)
 
 
 class SqsError(Exception):
-    """A refusal in the words of SQS."""
+    """An error of SQS."""
 
     def __init__(self, kind: Kind, text: str) -> None:
         super().__init__(text)
@@ -111,7 +111,7 @@ def no_queue() -> SqsError:
     return SqsError(QUEUE_DOES_NOT_EXIST, "The specified queue does not exist.")
 
 
-#: What the bus refuses, and what that is called here; the first that fits counts.
+#: Errors of the bus and their SQS errors; the first that fits counts.
 _OF_BUS: tuple[tuple[type[OnibusError], Kind], ...] = (
     (EntityNotFound, QUEUE_DOES_NOT_EXIST),
     (EntityExists, QUEUE_NAME_EXISTS),

@@ -1,4 +1,4 @@
-"""Receipt handles: the incarnation of a queue (8 bytes) and the token of a hold, as text."""
+"""Receipt handles: the incarnation of a queue (8 bytes) and a lock token, as a string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def beginning(incarnation: int) -> str:
 
 
 def decode(handle: str | None, entity: Entity) -> bytes:
-    """Return the token of a handle, or refuse it."""
+    """Return the lock token of a handle, or reject it."""
     if not handle:
         raise errors.missing("ReceiptHandle")
     if len(handle) == _LENGTH and handle.startswith(beginning(entity.incarnation)):

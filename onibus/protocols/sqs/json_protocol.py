@@ -62,7 +62,7 @@ def write(result: Any, request_id: str) -> Response:
 
 
 def write_error(error: SqsError, status: int, request_id: str) -> Response:
-    """Return a refusal: its type for clients of today, its code for those of before."""
+    """Return an error response: its type for current clients, its code for older ones."""
     kind = error.kind
     body = _encode({"__type": f"com.amazonaws.sqs#{kind.shape}", "message": error.text})
     fault = "Sender" if kind.sender_fault else "Receiver"

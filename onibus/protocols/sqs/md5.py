@@ -35,7 +35,7 @@ class Digests:
             self._older, self._younger = self._younger, {}
 
     def find(self, incarnation: int, number: int) -> str | None:
-        """Return the digest of a message's body, if it is remembered."""
+        """Return the digest of a message's body, if it is kept."""
         key = (incarnation, number)
         return self._younger.get(key) or self._older.get(key)
 

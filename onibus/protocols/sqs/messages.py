@@ -34,7 +34,7 @@ from onibus.protocols.sqs.shapes import Attributes, MessageAttribute, MessageOut
 TRACE = "AWSTraceHeader"
 _TRACE_PROPERTY = "AWS.TraceHeader"
 _TYPES_PROPERTY = "AWS.Types"
-#: What the bus adds to a dead letter that goes to another queue. They are ordinary names otherwise.
+#: Properties that the bus adds to a forwarded dead-lettered message; otherwise ordinary names.
 SOURCE_PROPERTY = "DeadLetterSource"
 DEAD_LETTER_PROPERTIES = frozenset(
     {"DeadLetterReason", "DeadLetterErrorDescription", SOURCE_PROPERTY, "DeadLetterSourceId"}
@@ -112,7 +112,7 @@ def properties_of(attributes: Attributes | None, trace: str | None) -> dict[str,
 
 
 def _number_of(text: str) -> int | float | str:
-    """Return a number, if it is written again as the same text."""
+    """Return a number, if its spelling stays the same."""
     if len(text) > 24:
         return text
     try:
@@ -175,20 +175,20 @@ def _attribute(value: Any, kind: str | None) -> MessageAttribute:
     else:
         text = value if isinstance(value, str) else repr(value)
         if carried(text) is None:
-            # As text no client could read it, and the Query protocol not even write it.
+            # As a string no client could read it, and the Query protocol could not even write it.
             data = text.encode("utf-8", "surrogatepass")
             return MessageAttribute(binary_value=data, data_type="Binary")
     return MessageAttribute(string_value=text, data_type=kind or _type_of(value))
 
 
 def body_of(message: Message) -> tuple[bytes, str, bool]:
-    """Return a body in UTF-8, as text, and whether it had to be encoded in base64 for that."""
+    """Return a body as a string, and whether that is its base64."""
     body = message.body
     if not has_forbidden(body):
         try:
             return body, body.decode(), False
         except UnicodeDecodeError:
-            # No text: it is encoded, too.
+            # Not a string: it is encoded, too.
             pass
     data = b64encode(body)
     return data, data.decode(), True
@@ -267,7 +267,7 @@ def identity(received: ReceivedMessage, queue: Shown) -> str:
     if message.message_id is not None and not queue.fifo:
         return message.message_id
     if message.dead_letter_of is not None:
-        # A dead letter keeps the one that it had where it became one, however far it goes.
+        # A dead-lettered message keeps the one of its first entity, however far it is forwarded.
         return message_id_of(*message.dead_letter_of)
     return message_id_of(queue.incarnation, received.sequence_number)
 

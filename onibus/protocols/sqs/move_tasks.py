@@ -62,7 +62,7 @@ def tasks_of(entity: Entity) -> list[Task]:
 
 
 def handle_of(task_id: str, arn: str) -> str:
-    """Return by which text clients mean a task."""
+    """Return the handle by which clients name a task."""
     return b64encode(json.dumps({"taskId": task_id, "sourceArn": arn}).encode()).decode()
 
 

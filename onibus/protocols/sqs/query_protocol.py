@@ -50,7 +50,7 @@ _EMPTY: dict[str, tuple[str, type]] = {
     **{name: (member, dict) for name, (member, _, _) in _MAPS.items()},
     **{member: (member, dict) for member, _, _ in _MAPS.values()},
 }
-#: How members of an answer are called: one of a list, or key and value of a map.
+#: Names of the members of a response: one of a list, or key and value of a map.
 _ITEMS = {
     "Messages": "Message",
     "QueueUrls": "QueueUrl",
@@ -185,7 +185,7 @@ def wants_json(request: Request) -> bool:
 
 
 def write_json(action: str, result: Any, request_id: str) -> Response:
-    """Return the answer of an action in the JSON that stands for the XML."""
+    """Return the response of an action in the JSON equivalent of the XML."""
     inner: dict[str, Any] = {}
     if result is not None:
         inner[f"{action}Result"] = _listed(msgspec.to_builtins(result))
@@ -210,7 +210,7 @@ def _listed(value: Any) -> Any:
 
 
 def write_json_error(error: SqsError, status: int, request_id: str) -> Response:
-    """Return a refusal in JSON."""
+    """Return an error response in JSON."""
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     told = {"Code": error.kind.code, "Message": _text_of(error), "Type": fault}
     body = msgspec.json.encode({"Error": told, "RequestId": request_id})
@@ -218,7 +218,7 @@ def write_json_error(error: SqsError, status: int, request_id: str) -> Response:
 
 
 def write(action: str, result: Any, request_id: str) -> Response:
-    """Return the answer of an action."""
+    """Return the response of an action."""
     inner = ""
     if result is not None:
         inner = f"<{action}Result>{_struct(msgspec.to_builtins(result), action)}</{action}Result>"
@@ -230,7 +230,7 @@ def write(action: str, result: Any, request_id: str) -> Response:
 
 
 def write_error(error: SqsError, status: int, request_id: str) -> Response:
-    """Return a refusal."""
+    """Return an error response."""
     text = _text_of(error)
     fault = "Sender" if error.kind.sender_fault else "Receiver"
     return _response(

@@ -2,8 +2,8 @@
 
 Each attribute is a setting of the queue, or kept with it as it is (`sqs.NAME` in its attributes).
 Two are both: the bus bounds a lock more tightly than SQS a visibility timeout, and counts a
-message's size with all its fields; there the kept text counts as long as the setting is what was
-made of it. Our own switches have attributes too, which begin with Onibus.
+message's size with all its fields; there the stored string counts as long as the setting is the one
+derived from it. Our own switches have attributes too, which begin with Onibus.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NUMBERS: dict[str, tuple[int, int, int]] = {
     "VisibilityTimeout": (0, 43_200, 30),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400, 300),
 }
-#: Yes or no: the setting of the bus, or None where it is only kept.
+#: Boolean attributes: the setting of the bus, or None if the attribute is only stored.
 SWITCHES: dict[str, str | None] = {
     "FifoQueue": "fifo",
     "ContentBasedDeduplication": "content_based_deduplication",
@@ -96,7 +96,7 @@ _QUIET = (
 
 
 def kept(settings: QueueSettings, name: str) -> str | None:
-    """Return the text that a queue keeps for an attribute."""
+    """Return the string that a queue stores for an attribute."""
     return settings.attributes.get(PREFIX + name)
 
 
@@ -107,7 +107,7 @@ def spelled(given: dict[str, str] | None) -> dict[str, str]:
 
 
 def check(given: dict[str, str], profile: Profile, *, fifo: bool) -> None:
-    """Refuse attributes that do not exist, or values that they cannot have."""
+    """Reject unknown attributes, and values that they cannot have."""
     for name, value in given.items():
         if name not in SETTABLE or (name in WORDS and not profile.knows_high_throughput):
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
@@ -154,7 +154,7 @@ def same(name: str, now: str, wanted: str) -> bool:
 
 
 def _plain(policy: Any) -> Any:
-    """Return a policy in which a number and its text are the same."""
+    """Return a policy in which a number and its string are the same."""
     if isinstance(policy, dict) and "maxReceiveCount" in policy:
         return policy | {"maxReceiveCount": str(policy["maxReceiveCount"])}
     return policy
@@ -199,7 +199,7 @@ def unusual(found: dict[str, str], profile: Profile, *, fifo: bool) -> list[str]
     return [one for one in found if not one.startswith("Onibus") or found[one] != usual.get(one)]
 
 
-#: Attributes that are settings, and how their text becomes the setting's value.
+#: Attributes that are settings, and how their string becomes the setting's value.
 _SETTINGS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "DelaySeconds": ("delivery_delay_ms", lambda text: int(text) * 1_000),
     "MessageRetentionPeriod": ("default_time_to_live_ms", lambda text: int(text) * 1_000),
@@ -311,7 +311,7 @@ def _switch(on: bool) -> str:
 
 
 def redrive_policy(queues: Queues, entity: Entity, region: str) -> str | None:
-    """Return where a queue's dead letters go, and after how many receives."""
+    """Return a queue's dead-letter queue, and after how many receives messages go there."""
     settings = settings_of(entity)
     target = settings.forward_dead_letters_to
     if target is None:

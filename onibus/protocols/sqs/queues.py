@@ -148,7 +148,7 @@ def entity_name(name: str) -> str:
 
 
 def check_new_name(name: str | None, fifo: bool) -> str:
-    """Return a name for a new queue, or refuse it."""
+    """Return a name for a new queue, or reject it."""
     if not name:
         raise errors.missing("QueueName")
     if not _NAME.fullmatch(name) or len(name) > NAME_LENGTH_MAX:

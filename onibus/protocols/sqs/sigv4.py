@@ -33,7 +33,7 @@ SERVICE = "sqs"
 SKEW_SECONDS = 15 * 60
 #: How long a presigned request can be good at most.
 PRESIGNED_SECONDS_MAX = 7 * 24 * 3_600
-#: Derived keys that are remembered.
+#: Derived keys that are kept.
 KEYS_KEPT = 1_000
 #: Longer Authorization headers are rejected; a presigned query may have four times as many bytes.
 AUTHORIZATION_LENGTH_MAX = 8_192
@@ -42,7 +42,7 @@ _DATE = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _SPACES = re.compile(r"  +")
 _UNRESERVED = "-_.~"
 _SIGNATURE = "X-Amz-Signature"
-#: What decides what is done must be signed, where it is there.
+#: Headers that name the server and the action must be signed, if they are present.
 _MUST_BE_SIGNED = ("host", "x-amz-target")
 
 
@@ -70,12 +70,12 @@ class Scope:
         lines = [name.replace("%", "%%") + ":%s\n" for name in self.names]
         #: their part of the canonical request, to be filled in with their values
         self.form = "".join(lines) + "\n" + headers.replace("%", "%%")
-        #: what decides what is done, and was not signed
+        #: headers that must be signed and were not
         self.unsigned = [name for name in _MUST_BE_SIGNED if name not in self.names]
 
 
 class Key:
-    """A key that signs for one scope: HMAC, begun with what is the same for every text.
+    """A key that signs for one scope: an HMAC begun with what all strings have in common.
 
     Two hashes are copied instead of an object of `hmac`, which takes half as long again.
     """
@@ -104,7 +104,7 @@ class Verifier:
         self._derived: dict[tuple[str, str], Key] = {}
 
     def check(self, request: Request, now: float) -> tuple[AccessKey, str]:
-        """Return the key that signed a request, and its region; or refuse it."""
+        """Return the key that signed a request, and its region; or reject it."""
         signed, keys = self._look(request, now)
         scope, text = signed.scope, _text_to_sign(request, signed)
         signature = signed.signature.encode("utf-8", "replace")
@@ -170,7 +170,7 @@ def derive(secret: str, scope: str) -> bytes:
 
 
 def read(request: Request) -> Signed:
-    """Return what a request says of its signature, or refuse what cannot be one."""
+    """Return the signature that a request claims; reject one that cannot be valid."""
     headers = request.head.headers
     if "x-amz-security-token" in headers:
         raise SqsError(

@@ -1,4 +1,4 @@
-"""Answers that wait for the disk: a stop of the server waits for them too."""
+"""Responses that wait for the disk: a stop of the server waits for them too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Awaited(Outcome):
 
 
 class Bounded(Awaited):
-    """An outcome that is answered within the time that its client gives the server.
+    """An outcome whose client gets a response within the time that it gives the server.
 
     If the time ends first, the client gets an error. A command that the broker is carrying out by
     then may still be done, so the error says that the outcome is unknown.
@@ -71,7 +71,7 @@ class Bounded(Awaited):
         super().let_go()
 
     def time_out(self) -> None:
-        """Answer the client: its time is over."""
+        """Respond to the client: its time is over."""
         if not self.done():
             told = f"the request took longer than its server timeout of {self._timeout_ms} ms"
             self.set_exception(Unknown(f"{told}; its outcome is unknown"))

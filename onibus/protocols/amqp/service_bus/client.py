@@ -1,4 +1,4 @@
-"""One client: what it has shown, what it may do, and where its links lead.
+"""One client: its credentials, its rights, and the nodes of its links.
 
 Every link and every request asks `grant` first. A link lives as long as a token allows it; a client
 that shows none is closed after a while.
@@ -103,7 +103,7 @@ class Client:
         self._begun = time.time()
         self._find_wake_at()
         self.transactions = Transactions(self.broker)
-        #: nodes that answer requests, by their path
+        #: nodes that respond to requests, by their path
         self._tokens: TokenNode | None = None
         self._management: dict[str, ManagementNode] = {}
         self._unread: set[ReceiverNode] = set()
@@ -143,14 +143,14 @@ class Client:
         return True
 
     def put_token(self, resource: str, token: str) -> None:
-        """Take a token that the client shows, or refuse it."""
+        """Take a SAS token that the client puts, or reject it."""
         keys = self._keys
         if keys is not None:
             if len(self._granted) >= TOKENS_MAX and resource not in self._granted:
                 raise Forbidden(f"too many tokens: a connection has at most {TOKENS_MAX}")
             self._take(resource, lambda now: keys.check(token, now))
         path = path_of(resource)
-        # The service refuses a token for an entity that does not exist, and keeps none.
+        # Service Bus rejects a token for an entity that does not exist, and keeps none.
         known = self.broker.namespace.entities
         if path and not path.startswith("$") and place_of(path).entity not in known:
             self._granted.pop(resource, None)
@@ -170,7 +170,7 @@ class Client:
         self._find_wake_at()
 
     def ask_again(self) -> None:
-        """Keys were replaced: end what is allowed by none of them."""
+        """End the links that no key allows any longer, after keys were replaced."""
         now = time.time()
         for resource, ask in list(self._asks.items()):
             try:
@@ -180,7 +180,7 @@ class Client:
         self._end_links(now)
 
     def grant(self, right: Right, path: str) -> None:
-        """Let the client do something, or refuse."""
+        """Authorise the client for an operation, or reject it."""
         self._check_known()
         now = time.time()
         refusal: Forbidden | None = None
@@ -199,7 +199,7 @@ class Client:
             raise Unauthorized("no token: put one to $cbs first")
 
     def _grant_link(self, kind: str, path: str) -> None:
-        """Let the client have a link, or refuse."""
+        """Authorise the client for a link, or reject it."""
         rights = LINKS[kind]
         if rights is None:
             return
@@ -261,7 +261,7 @@ class Client:
     # Links
 
     def attach(self, link: Link) -> None:
-        """Lead a link to its node, or refuse it."""
+        """Connect a link to its node, or reject it."""
         if self._keys is None:
             self._peer.know()
         if not self._granted and self.connection.link_count > NAMELESS_LINKS_MAX:

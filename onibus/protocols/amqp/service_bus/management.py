@@ -1,4 +1,4 @@
-"""$management: requests about an entity, each answered on the link that its asker reads."""
+"""$management: requests about an entity, each with a response on the client's own link."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 class ManagementNode(AnsweringNode):
-    """Answers requests about one entity, or its dead letters."""
+    """Responds to requests about one entity, or its dead-letter queue."""
 
     def __init__(self, client: Client, place: Place) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class ManagementNode(AnsweringNode):
         command: Callable[[Outcome], object],
         told: Callable[[Any], bytes] = lambda value: b"",
     ) -> None:
-        """Give the broker a command, and answer with what it says."""
+        """Give the broker a command, and respond with its result."""
 
         def done(outcome: Outcome) -> None:
             if outcome.error is not None:
@@ -100,7 +100,7 @@ class ManagementNode(AnsweringNode):
         self.awaited(request, done).ask(command)
 
     def transaction_of(self, request: Request) -> Transaction | None:
-        """Return the transaction that a request is part of; None where it is for itself."""
+        """Return the bus transaction that a request is part of; None if it has none."""
         delivery = request.delivery
         if delivery.state is None:
             return None
@@ -113,7 +113,7 @@ class ManagementNode(AnsweringNode):
         """Return an outcome that the client waits for, as long as its request says."""
         wait_ms = request.properties.get(SERVER_TIMEOUT)
         if type(wait_ms) is not int or not 0 < wait_ms <= _TIMEOUT_MS_MAX:
-            # The client has no time left to wait for an answer, or sets no bound.
+            # The client has no time left to wait for a response, or sets no bound.
             return Awaited(self._client.connection, then)
         return Bounded(self._client.connection, then, self.broker, wait_ms)
 

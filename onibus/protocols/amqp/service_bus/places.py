@@ -2,8 +2,8 @@
 
     orders                              a queue or topic
     events/Subscriptions/audit          a subscription
-    …/$DeadLetterQueue                  its dead letters
-    …/$Transfer/$DeadLetterQueue        what could not be forwarded
+    …/$DeadLetterQueue                  its dead-letter queue
+    …/$Transfer/$DeadLetterQueue        messages that could not be forwarded
     …/$management                       requests about it
     $cbs                                tokens
 
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     #: the queue, topic or subscription
     entity: str
     dead: bool = False
-    #: the sub-queue of what could not be forwarded: always empty here
+    #: the sub-queue of messages that could not be forwarded: always empty here
     transfer: bool = False
     management: bool = False
 

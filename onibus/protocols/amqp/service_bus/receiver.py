@@ -59,7 +59,7 @@ class EmptyNode:
 
 
 class ReceiverNode:
-    """A queue, a subscription or its dead letters, for one who receives from it."""
+    """A queue, a subscription or a dead-letter queue, for one receiver."""
 
     def __init__(self, client: Client, link: OutgoingLink, place: Place) -> None:
         self.client = client
@@ -67,7 +67,7 @@ class ReceiverNode:
         self.place = place
         self._settling = Settling(client, link, place.entity)
         self._waiter: Waiter | None = None
-        #: the broker has been asked and has not answered
+        #: a receive is pending in the broker
         self._asked = False
         self._soon = False
         #: the server stops: request nothing more, and wait for pending messages
@@ -81,7 +81,7 @@ class ReceiverNode:
         raise AssertionError("nobody sends here")
 
     def flowed(self, link: OutgoingLink) -> None:
-        """The client has changed what it takes."""
+        """Handle a flow: the client has changed its credit."""
         if link.is_open:
             self._stop()
             self.fetch()
@@ -132,7 +132,7 @@ class ReceiverNode:
         )
 
     def _told(self, outcome: Outcome) -> None:
-        """The broker has answered."""
+        """Handle the result of a receive."""
         self._asked = False
         self._waiter = None
         if self._stopping:

@@ -1,4 +1,4 @@
-"""Nodes that answer: a request comes on one link, and its answer goes out on another."""
+"""Nodes for requests: a request comes on one link, and its response goes out on another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Request:
     def __init__(self, delivery: Delivery) -> None:
         payload = delivery.payload
         self.delivery = delivery
-        #: as it came: the answer has it in the same type
+        #: as it came: the response has it in the same type
         self.message_id: bytes = to.NULL
         self.reply_to = ""
         self.properties: dict[Any, Any] = {}
@@ -56,9 +56,9 @@ class Request:
 
 
 class AnsweringNode:
-    """Takes requests and sends answers."""
+    """Takes requests and sends responses."""
 
-    #: the words by which clients know the status of an answer
+    #: the keys by which clients read the status of a response
     status_name = "statusCode"
     description_name = "statusDescription"
     condition_name = "errorCondition"
@@ -68,7 +68,7 @@ class AnsweringNode:
         self._waiting: dict[OutgoingLink, deque[bytes]] = {}
 
     def join(self, link: OutgoingLink) -> None:
-        """Send answers on this link, too."""
+        """Send responses on this link, too."""
         self._links.append(link)
         self._waiting[link] = deque()
 
@@ -107,7 +107,7 @@ class AnsweringNode:
         body: bytes = b"",
         condition: str = "",
     ) -> None:
-        """Answer a request."""
+        """Respond to a request."""
         properties = [to.NULL] * 5 + [request.message_id]
         told = {
             self.status_name: to.int_(status),
@@ -130,7 +130,7 @@ class AnsweringNode:
         self._send(link)
 
     def _link_for(self, request: Request) -> OutgoingLink | None:
-        """Return the link on which an answer is expected."""
+        """Return the link on which a response is expected."""
         wanted = request.reply_to
         for link in self._links:
             if wanted and wanted in (link.name, say.address_of(link.attach.target)):
@@ -153,7 +153,7 @@ class AnsweringNode:
             link.send(message, b"\0")
 
     def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
-        """Answers are settled when they are sent."""
+        """Ignore settlements: responses are settled when they are sent."""
 
     def detached(self, link: Link) -> None:
         if isinstance(link, OutgoingLink) and link in self._waiting:

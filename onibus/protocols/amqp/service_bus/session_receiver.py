@@ -1,10 +1,10 @@
 """Receivers of one session: a named one, or the next that is free (B4, B9).
 
-The attach is answered when the session is held, with its id in the filter and the end of its lock
-among the properties. Closing the link releases the session.
+The server responds to the attach when the receiver holds the message session, with its id in the
+filter and the end of its lock among the properties. Closing the link releases the session.
 
 A client asks for a non-exclusive session by a second filter instead of the first. Its value is a
-described list of the session's id and of a lock token, each of which may be null. The answer has
+described list of the session's id and of a lock token, each of which may be null. The response has
 the same filter with the id and the lock token that were granted. Another receiver that attaches
 with both takes the session over; the first one sees that its session lock was lost.
 """
@@ -46,7 +46,7 @@ _LOCKED_UNTIL = "com.microsoft:locked-until-utc"
 _TIMEOUT = "com.microsoft:timeout"
 #: How long a client that does not say so waits for a session.
 WAIT_MS = 60_000
-#: How long before a client gives up it is answered at the earliest.
+#: How long before its timeout a client gets a response, at the earliest.
 _ANSWERED_BEFORE_MS = 1_000
 _FILTER_PLACE = 7
 #: .NET counts in units of 100 nanoseconds, from the year 1.
@@ -124,11 +124,11 @@ class SessionReceiverNode(ReceiverNode):
         link.node = self
 
     def accept(self, wanted: Wanted) -> None:
-        """Wait for the session, then answer the attach."""
+        """Wait for the message session, then respond to the attach."""
         wait_ms = (self.link.attach.properties or {}).get(_TIMEOUT)
         if type(wait_ms) is not int or wait_ms < 0:
             wait_ms = WAIT_MS
-        # The client waits for just as long: it gets its answer before it gives up.
+        # The client waits for just as long: it gets its response before it times out.
         wait_ms -= min(wait_ms // 20, _ANSWERED_BEFORE_MS)
         self._accepting = receiving.accept(
             self.client.broker,

@@ -38,7 +38,7 @@ ROLLBACK = "amqp:transaction:rollback"
 
 #: Transactions that one client has open.
 OPEN_MAX = 100
-#: Bytes of what was sent in them and not discharged yet.
+#: Bytes sent in transactions that are not discharged yet.
 OPEN_BYTES_MAX = 64 << 20
 
 
@@ -68,7 +68,7 @@ class Transactions:
         return name
 
     def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
-        """Return the transaction of a transactional state, and the state that answers it.
+        """Return the bus transaction of a transactional state, and the state to respond with.
 
         The send or settlement adds `size` bytes, which count until the transaction is discharged.
         """

@@ -39,14 +39,14 @@ def check_id(name: str, value: str) -> None:
 
 
 def check_between(name: str, value: int, low: int, high: int, reason: str = "") -> None:
-    """Refuse a number that is too small or too large."""
+    """Reject a number that is too small or too large."""
     if not low <= value <= high:
         reason = reason or f"Must be >= {low} and <= {high}, if provided."
         raise errors.invalid(name, value, reason)
 
 
 def check_entries(entries: Sequence[Any] | None, kind: str) -> Sequence[Any]:
-    """Return the entries of a batch, or refuse all of it."""
+    """Return the entries of a batch, or reject all of it."""
     if not entries:
         text = f"There should be at least one {kind} in the request."
         raise SqsError(errors.EMPTY_BATCH, text)
@@ -82,5 +82,5 @@ def _refuse_ids(entries: Sequence[Any], kind: str) -> None:
 
 
 def failed(entry_id: str | None, kind: Kind, text: str) -> FailedEntry:
-    """Return an entry of a batch that was refused."""
+    """Return the response entry of a rejected batch entry."""
     return FailedEntry(id=entry_id, sender_fault=kind.sender_fault, code=kind.code, message=text)

@@ -78,7 +78,7 @@ async def _create(
 
 
 def _check_same(call: Call, entity: Entity, attributes: dict[str, str]) -> None:
-    """Refuse to create a queue again with other attributes."""
+    """Reject a second creation of a queue with different attributes."""
     now = queue_attributes.of_queue(call.queues, entity, call.region)
     for name, value in attributes.items():
         if not queue_attributes.same(name, now.get(name, ""), value):

@@ -22,7 +22,7 @@ from onibus.protocols.sqs.queues import settings_of
 from onibus.protocols.sqs.shapes import ReceiveIn, ReceiveOut
 from onibus.security.rights import Right
 
-#: The answer of a receive from a FIFO queue tells its attempt id, given or made here (F9).
+#: The response to a FIFO receive has its attempt id, given or made here (F9).
 ATTEMPT_HEADER = "x-onibus-attempt-id"
 _SYSTEM = frozenset(
     {
@@ -145,7 +145,7 @@ def _told(
 
 
 def _source(call: Call, received: ReceivedMessage) -> str | None:
-    """Return the ARN of the queue that a dead letter came from."""
+    """Return the ARN of the queue that dead-lettered a message."""
     if not is_dead_letter(received.message):
         return None
     name = str(received.message.properties[SOURCE_PROPERTY])

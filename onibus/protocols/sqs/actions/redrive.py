@@ -74,7 +74,7 @@ def _bad(text: str, reason: str) -> SqsError:
 
 
 def check_allow_policy(text: str) -> None:
-    """Refuse a policy that says which queues may send their dead letters, if it says nothing."""
+    """Reject an invalid policy of the queues that may redrive here."""
     if not text:
         return
     try:
@@ -106,7 +106,7 @@ def _allows(call: Call, target: Entity, name: str) -> bool:
 
 
 def sources_of(call: Call, target: Entity) -> list[Entity]:
-    """Return the queues whose dead letters go to a queue."""
+    """Return the source queues of a dead-letter queue."""
     return [
         one
         for one in call.queues.all()
@@ -115,7 +115,7 @@ def sources_of(call: Call, target: Entity) -> list[Entity]:
 
 
 async def list_sources(call: Call, given: ListSourcesIn) -> ListSourcesOut:
-    """Return the queues whose dead letters go to a queue."""
+    """Return the source queues of a dead-letter queue."""
     found = sources_of(call, call.queues.by_url(given.queue_url))
     page, token = paged(found, given.max_results, given.next_token)
     return ListSourcesOut(queue_urls=[call.url(one) for one in page], next_token=token)

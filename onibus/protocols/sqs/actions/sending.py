@@ -74,7 +74,7 @@ def ready(
     plain: bool = False,
     traced: str | None = None,
 ) -> Ready:
-    """Return a message that can be sent, of at most `largest` bytes; or refuse it.
+    """Return a message that can be sent, of at most `largest` bytes, or reject it.
 
     `plain`: its strings are known to have nothing that SQS does not carry. `traced`: the trace
     header of the request, for a message without its own.
@@ -130,7 +130,7 @@ def _delay(seconds: int, settings: QueueSettings) -> int | None:
 
 
 def _check_attributes(attributes: Attributes) -> int:
-    """Refuse attributes that cannot be; return what they count towards the size."""
+    """Reject invalid attributes; return what they count towards the size."""
     if len(attributes) > ATTRIBUTES_MAX:
         text = (
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum "
@@ -268,7 +268,7 @@ def _told(
 
 
 def send_batch(call: Call, given: SendBatchIn) -> None:
-    """Store up to ten messages, in their order; those that are refused do not stop the others."""
+    """Store up to ten messages, in their order; rejected ones do not stop the others."""
     entity = call.queues.by_url(given.queue_url)
     entries: Sequence[SendEntry] = check_entries(given.entries, _ENTRY)
     settings, profile = settings_of(entity), call.queues.profile

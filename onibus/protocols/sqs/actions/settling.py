@@ -1,4 +1,4 @@
-"""What becomes of a message that was received: deleted, or visible at another time."""
+"""Settling received messages: deletion, and changes of their visibility timeout."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from onibus.shard.replies import Reply
 _DELETE = "DeleteMessageBatchRequestEntry"
 _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
 
-#: Puts a refusal of the bus into the words of SQS; None where it is none.
+#: Translates an error of the bus into one of SQS; returns None for other errors.
 Refused = Callable[[str | None, BaseException], BaseException | None]
 
 

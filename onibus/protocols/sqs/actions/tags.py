@@ -23,7 +23,7 @@ VALUE_LENGTH_MAX = 256
 
 
 def check(tags: dict[str, str]) -> dict[str, str]:
-    """Return tags, or refuse them."""
+    """Return tags, or reject them."""
     if len(tags) > COUNT_MAX:
         raise SqsError(
             errors.INVALID_PARAMETER, f"Too many tags added for queue: at most {COUNT_MAX}."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: By a time that never comes clients ask for all.
 _ANY_TIME_MS = 253_402_300_799_000
-#: Sessions in one answer.
+#: Message sessions in one response.
 _TOP_MAX = 1_000
 #: No entity has more sessions; the next position to skip to fits an AMQP int.
 _SKIP_MAX = 1 << 30
