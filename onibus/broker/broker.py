@@ -1,8 +1,7 @@
-"""The broker: entities, stores and time, held together. One thread owns all of it.
+"""The broker: entities, stores and time in one object, which one thread owns.
 
-It does no waiting of its own: whoever runs it calls `tick` when `next_wake` has come, hands it a
-`call_soon`, and is answered through replies. So the same broker runs under asyncio, in tools and in
-the simulator.
+It never waits: its caller calls `tick` when `next_wake` is due, passes a `call_soon`, and gets
+results through replies. So the same broker runs under asyncio, in tools and in the simulator.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class Broker:
         self.claims.take_up(seat)
 
     def close(self) -> None:
-        """Let everything go; the caller has flushed before, if it was to be kept."""
+        """Close all stores; the caller has flushed before, if it keeps the data."""
         self.closed = True
         for entity in self.namespace.entities.values():
             entity.send_away(BusClosed("the bus is closed"))
@@ -202,7 +201,7 @@ class Broker:
         self.namespace.stop()
 
     def idle(self) -> bool:
-        """Tell whether nothing is on its way to a disk, nor waits to be."""
+        """Return whether no write is in progress or waiting."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
         sending = any(one.inbox or one.threads.in_transit for one in self.stores.values())
@@ -261,7 +260,7 @@ class Broker:
         self.wake_all(seat.entity)
 
     def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
-        """Return the partition of a seat with its settings and subscriptions, still empty."""
+        """Return an empty partition with the settings and subscriptions of its entity."""
         return new_partition(seat, pages, self.namespace.secret, boot, self.clock.offsets)
 
     def positions(self, seat: Seat) -> list[tuple[int, str, int]]:
@@ -288,7 +287,7 @@ class Broker:
         self.timers.set(("partition", seat.id), seat.online().next_wake())
 
     def wake(self, entity: Entity) -> None:
-        """Messages may have become available: serve those who wait for them."""
+        """Serve waiting receivers: messages may have become available."""
         if entity.waiters and entity not in self._awake:
             self._awake.add(entity)
             self.call_soon(lambda: self._serve(entity))
@@ -304,7 +303,7 @@ class Broker:
         return partition_failed(self, seat, error)
 
     def store_failed(self, store: Shard, error: BaseException) -> None:
-        """A store failed: its memory goes, and what was not applied goes elsewhere."""
+        """Drop the memory of a failed store, and reroute sends that it had not applied."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         store.turn_away(PartitionOffline(f"store {store.name} failed"))
@@ -325,7 +324,7 @@ class Broker:
         """Open a store that failed, on its own thread: other stores stay available."""
         store.take_offline("its store is opening")
         if store.threads.leaving:
-            # A commit is still under way in its files. Time may pass until a disk answers.
+            # A commit is still under way in its files. Time may pass until a disk responds.
             store.threads.when_left(lambda: self._open_anew(store))
             return
         if store.threads.opening:
@@ -357,14 +356,14 @@ class Broker:
         return self.timers.next_due()
 
     def tick(self) -> None:
-        """Do what is due now, about a slice of it; the rest is due when others had their turn."""
+        """Run a slice of the actions that are due; the rest is due when others had their turn."""
         now = self.clock.now()
         for _ in range(TIMERS_A_SLICE):
             if self.closed or (key := self.timers.pop(now)) is None or ring(self, *key):
                 return
 
     def is_behind(self) -> bool:
-        """Tell whether a slice left something that is due to the next moment."""
+        """Return whether a slice left due changes for the next one."""
         soon = self.clock.now() + 1
         online = [seat.partition for seat in self.seats.values() if seat.partition is not None]
         return any(partition.next_wake() <= soon for partition in online)
@@ -374,7 +373,7 @@ class Broker:
         return tidy(self, seat, eager)
 
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
-        """A store failed at work, unless it has been opened anew since that began."""
+        """Take a failed store offline, unless it has been reopened since the failed work began."""
         if name == NAME:
             self.namespace.failed(loop, error)
         elif self.stores[name].loop is loop:
@@ -390,7 +389,7 @@ class Broker:
         self.houses[shard.name].committed(loop)
 
     def forget(self, entity: Entity) -> None:
-        """An entity is gone: drop its seats and tell those who wait."""
+        """Drop the partitions of a deleted entity and fail its pending calls."""
         self.timers.cancel(("idle", entity.incarnation))
         for name in entity.readers:
             self.timers.cancel(("reader", (entity.incarnation, name)))
@@ -410,7 +409,7 @@ class Broker:
                 self.timers.cancel((kind, seat.id))
 
     def install(self, entity: Entity) -> None:
-        """An entity is there: give its partitions their seats; a subscription sits in its topic."""
+        """Assign partitions of a new entity to stores; a subscription uses those of its topic."""
         if entity.forwards:
             entity.listen()
         if entity.topic is not None:

@@ -71,7 +71,7 @@ class Entity:
         #: the steps of its rules on one message, and how many of the rules can take more
         self.own_rule_steps = (0, 0)
         self.set_rules(rules or [])
-        #: those who read its log, or its outcomes, by name (R2)
+        #: the named readers of its log or its outcomes (R2)
         self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
@@ -79,13 +79,13 @@ class Entity:
         self.waiters: dict[Waiter, None] = {}
         #: in a queue or topic: outlets with waiters, or that forward
         self.listening: dict[int, Entity] = {}
-        #: when there are so many waiters, those who have left are looked for
+        #: at this number of waiters, cancelled ones are removed
         self.waiters_swept = 16
         #: sends that take their turn (broker/turns.py); None where all are done at once
         self.lane: deque[Turn] | None = None
         self._rule_steps: tuple[int, int] | None = None
         self.last_used = 0
-        #: what has happened here since the bus was opened
+        #: the counters since the bus was opened
         self.tally = Tally()
 
     @property
@@ -94,7 +94,7 @@ class Entity:
 
     @property
     def forwards(self) -> bool:
-        """Tell whether messages or dead letters go on to another entity by themselves."""
+        """Return whether the broker forwards its messages or dead-lettered messages."""
         settings = self.settings
         return settings.forward_to is not None or settings.forward_dead_letters_to is not None
 
@@ -123,11 +123,11 @@ class Entity:
         self.listen()
 
     def listen(self) -> None:
-        """Hear of new messages, as long as somebody waits for them or they are forwarded."""
+        """Watch for new messages while receivers wait for them or they are forwarded."""
         (self.topic or self).listening[self.number] = self
 
     def join_topic(self) -> None:
-        """A subscription is there."""
+        """Add a subscription to its topic."""
         assert self.topic is not None
         self.topic.subscriptions[self.number] = self
         self.topic.rules_changed()
@@ -157,7 +157,7 @@ class Entity:
         return self.subscriptions.values() if self.kind == TOPIC else (self,)
 
     def outlet_settings(self) -> OutletSettings:
-        """Return the settings of what messages are received from, or refuse a topic."""
+        """Return the settings of a queue or subscription; reject a topic."""
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from one of its subscriptions")
         return self.settings
@@ -170,7 +170,7 @@ class Entity:
         part.tally = self.tally
 
     def part_of(self, partition: Partition) -> Subscription:
-        """Return what it has in a partition; who still has a deleted entity is told so."""
+        """Return its subscription in a partition; raise EntityNotFound if it was deleted."""
         found = partition.subscriptions.get(self.number)
         if found is None:
             raise EntityNotFound(f"{self.name} was deleted")
@@ -188,7 +188,7 @@ class Entity:
         return None if reader.log == MESSAGES else self.number
 
     def send_away(self, error: OnibusError) -> None:
-        """Tell those who wait for messages that none will come."""
+        """Fail all waiting receivers."""
         for waiter in self.waiters:
             fail(waiter.reply, error)
             waiter.let_go()
@@ -198,7 +198,7 @@ class Entity:
 def new_partition(
     seat: Seat, pages: Pages, secret: bytes, boot: int, offsets: ClockOffsets
 ) -> Partition:
-    """Return the partition of a seat with its settings and subscriptions, still empty.
+    """Return an empty partition with the settings and subscriptions of its entity.
 
     The thread that opens a store calls it while other threads may change entities.
     """

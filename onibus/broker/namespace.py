@@ -63,13 +63,13 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
-#: How long a failed store rests before it is opened anew.
+#: The pause before a failed store is reopened.
 REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
 STORE_ROW = "store/"
 
 
-#: Returns the rules that a subscription gets, or refuses those that it has.
+#: Returns the rules that a subscription gets, or rejects those that it has.
 ChangeRules = Callable[[list[Rule]], list[Rule]]
 
 
@@ -118,7 +118,7 @@ class Namespace:
         self._open_store = open_store
         self.threads = StoreThreads(NAME, make_writer)
         self.loop: CommitLoop | None = None
-        #: why its disk is taken to hang (probing.py); empty if it answers
+        #: why its disk is considered stalled (probing.py); empty if it responds
         self.stalled = ""
         self.entities: dict[str, Entity] = {}
         #: names whose creation, change or deletion is on its way → the settings it is to have
@@ -175,7 +175,7 @@ class Namespace:
         self._broker.claims.load(store, by_incarnation)
 
     def _take_entities(self, kept: list[KeptEntity]) -> None:
-        """Take up what entities there are; after a failure, what became of the last decisions."""
+        """Load the stored entities; after a failure, they show the last decisions' outcome."""
         known = {entity.incarnation: entity for entity in self.entities.values()}
         found: dict[int, Entity] = {}
         topics = ChainMap(found, known)
@@ -245,7 +245,7 @@ class Namespace:
         return self._identities.get(name)
 
     def know_store(self, name: str, identity: bytes) -> None:
-        """Remember a message store, so that an empty one in its place is noticed."""
+        """Record a message store, so that an empty one in its place is noticed."""
         if name not in self._identities and self.loop is not None:
             batch = WriteBatch()
             batch.put(META, (STORE_ROW + name, identity))
@@ -265,7 +265,7 @@ class Namespace:
 
     @property
     def online(self) -> bool:
-        """Tell whether anything can be decided."""
+        """Return whether the namespace's own store is open."""
         return self.loop is not None
 
     @property
@@ -451,7 +451,7 @@ class Namespace:
         self._decide(entity.name, batch, reply, lambda: self._created(entity), wanted)
 
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
-        """Commit records of the namespace's own store; answer when they are durable."""
+        """Commit records of the namespace's own store; reply when they are durable."""
         if self.loop is None:
             raise PartitionOffline("the namespace's store is down")
         self.loop.write(records)
@@ -466,7 +466,7 @@ class Namespace:
         then: Callable[[], None],
         wanted: AnySettings | None = None,
     ) -> None:
-        """Commit a decision; when it is durable, carry it out and answer."""
+        """Commit a decision; when it is durable, carry it out and reply."""
 
         def decided(outcome: Outcome) -> None:
             self.under_way.pop(name, None)
@@ -583,5 +583,5 @@ class Namespace:
 
 
 def _names(entity: Entity) -> list[str]:
-    """Return what must stand still while an entity is changed: itself, and a topic above it."""
+    """Return the names to lock while an entity is changed: its own, and that of its topic."""
     return [entity.name] if entity.topic is None else [entity.name, entity.topic.name]

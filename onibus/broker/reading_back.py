@@ -41,7 +41,7 @@ class Reading(Generic[T]):
         self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Open and read the store; keep what was found, or the error."""
+        """Open and read the store; keep its rows, or the error."""
         try:
             self._found = self._read()
         except OnibusError as error:
@@ -51,7 +51,7 @@ class Reading(Generic[T]):
             self._error = StoreFailed(f"cannot open the store: {error!r}")
 
     def take(self) -> T:
-        """Return what was found, once, or raise the error."""
+        """Return the rows, once, or raise the error."""
         found, self._found = self._found, None
         if self._error is not None:
             raise self._error

@@ -1,4 +1,4 @@
-"""Receiving: one receive over all partitions, and those who wait for what is not there yet."""
+"""Receiving: one receive over all partitions, and receivers that wait for messages."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tries once to get something for a receiver; answers the reply and tells True when it did.
+#: Tries once to get messages for a receiver; on success completes the reply and returns True.
 Fetch = Callable[["Waiter"], bool]
 
 
-#: Those who wait for the same, and find nothing where one of them found nothing.
+#: Receivers of one kind wait for the same: if one finds no message, none does.
 Kind = tuple[Any, ...]
 
 #: Waiting receivers that are tried before other clients have their turn.
@@ -42,7 +42,7 @@ TRIED_A_SLICE = 200
 
 
 class Waiter:
-    """A receiver that waits. `nothing` is what it is told when its time is over."""
+    """A receiver that waits. `nothing` is its result when its wait time is over."""
 
     __slots__ = ("attempt_id", "entity", "fetch", "kind", "nothing", "reply")
 
@@ -59,7 +59,7 @@ class Waiter:
         self.fetch = fetch
         self.nothing = nothing
         self.reply = reply
-        #: None where nobody else waits for the same
+        #: None if no other receiver waits for the same
         self.kind = kind
         #: a receive under the same id, in the meantime, is repeated for it (F9)
         self.attempt_id = attempt_id
@@ -250,7 +250,7 @@ def _after_commit(broker: Broker, seat: Seat, reply: Reply, value: Any) -> None:
 
 
 def serve(broker: Broker, entity: Entity) -> None:
-    """Something may have become available: try for those who wait, in the order they came.
+    """Try waiting receivers in order of arrival: messages may have become available.
 
     A thousand may wait for the same: once one of them finds nothing, the others are not tried.
     """
@@ -278,7 +278,7 @@ def serve(broker: Broker, entity: Entity) -> None:
 
 
 def _repeats(waiter: Waiter) -> bool:
-    """Tell whether a receive under the same attempt id has found something."""
+    """Return whether a receive under the same attempt id has found messages."""
     if waiter.attempt_id is None:
         return False
     entity = waiter.entity
@@ -297,7 +297,7 @@ def give_up(broker: Broker, waiter: Waiter) -> None:
 
 
 def stop_waiting(broker: Broker, waiter: Waiter) -> None:
-    """A receiver waits no longer; where it was served already, that stands."""
+    """End the wait of a receiver; if it got messages already, it keeps them."""
     if broker.timers.is_set(("waiter", waiter)):
         broker.timers.cancel(("waiter", waiter))
         _tell_nothing(waiter)
@@ -326,7 +326,7 @@ def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:
 
 
 def _forget_done(broker: Broker, entity: Entity) -> None:
-    """Let go of receivers that were cancelled; looked for whenever their number has doubled."""
+    """Drop cancelled receivers, each time the number of waiters has doubled."""
     if len(entity.waiters) < entity.waiters_swept:
         return
     for waiter in [one for one in entity.waiters if one.reply.done()]:
@@ -336,7 +336,7 @@ def _forget_done(broker: Broker, entity: Entity) -> None:
 
 
 def _fetch(waiter: Waiter) -> bool:
-    """Try for somebody who waits; an error ends the waiting."""
+    """Try a waiting receiver; an error ends its wait."""
     try:
         return waiter.fetch(waiter)
     except OnibusError as error:

@@ -1,4 +1,4 @@
-"""Ticking: what is to be done when a timer of the broker rings."""
+"""Ticking: the actions of the broker's timers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #: Time between two slices of tidying a partition.
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
-#: So many blocks of a partition are merged although somebody works with it.
+#: With this many blocks a partition is merged even while clients use it.
 MANY_BLOCKS = 1_024
 
 
 def ring(broker: Broker, kind: str, subject: Any) -> bool:
-    """Do what is due; return whether it was a whole slice, and more is left of it."""
+    """Do a slice of what is due; return whether more is left."""
     if kind == "waiter":
         give_up(broker, subject)
     elif kind == "timeout":
@@ -85,7 +85,7 @@ def _tick_seat(broker: Broker, kind: str, seat: Seat) -> bool:
             broker.advance(seat, now)
         except PartitionOffline:
             return False
-        # What one slice did not reach goes on when others have had their turn.
+        # The rest of a slice continues when others have had their turn.
         due = seat.online().next_wake()
         broker.timers.set(("partition", seat.id), max(due, now + 1))
         return due <= now
@@ -98,7 +98,7 @@ def _tick_seat(broker: Broker, kind: str, seat: Seat) -> bool:
     if not eager:
         broker.timers.set(("tidy", seat.id), max(rested, now + TIDY_AGAIN_MS))
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
-        # Nobody may come by again: what is kept for a time only must go all the same.
+        # Expired ids and rows must be deleted even if no client uses the partition again.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)
     return False
 

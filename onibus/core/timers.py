@@ -20,7 +20,7 @@ class Timers:
         """Take a function that is called when a deadline is set: it may be the earliest."""
         self._changed = changed
         self._due: dict[Key, int] = {}
-        #: (deadline, rank, key): what is due at one time comes in the order it was set, unless told
+        #: (deadline, rank, key): keys due at one time come in the order they were set, by default
         self._heap: list[tuple[int, int, Key]] = []
         self._serial = 0
 
@@ -61,7 +61,7 @@ class Timers:
         return self._heap[0][:2] if self.next_due() != NEVER else (NEVER, NEVER)
 
     def pop(self, now: int) -> Key | None:
-        """Take out and return a key whose deadline has come."""
+        """Take out and return a key whose deadline is due."""
         if self.next_due() > now:
             return None
         _, _, key = heappop(self._heap)

@@ -38,12 +38,12 @@ class StoreThreads:
 
     @property
     def leaving(self) -> bool:
-        """A store that was let go of is still in use."""
+        """Return whether a released store is still in use."""
         return self._leaving is not None
 
     @property
     def opening(self) -> bool:
-        """The store is being opened."""
+        """Return whether the store is being opened."""
         return self._at_work[_OPENING] > 0
 
     @property
@@ -64,11 +64,11 @@ class StoreThreads:
         self._submit(_HOUSEKEEPING, work, done)
 
     def read(self, work: Work, done: Done) -> None:
-        """Read beside the commits."""
+        """Read parallel to the commits."""
         self._submit(_READING, work, done)
 
     def probe(self, work: Work, done: Done) -> None:
-        """Ask the disk for a sign of life, whatever the others wait for."""
+        """Probe the disk, whatever the other threads wait for."""
         self._submit(_PROBING, work, done)
 
     def _submit(self, kind: str, work: Work, done: Done, here: bool = False) -> None:
@@ -95,7 +95,7 @@ class StoreThreads:
         self._close_unused()
 
     def when_left(self, then: Callable[[], None]) -> None:
-        """Do something as soon as the store that is being let go of was closed."""
+        """Call a function as soon as the released store is closed."""
         self._then = then
 
     def _close_unused(self) -> None:

@@ -1,7 +1,7 @@
-"""Expire: what happens by itself when time passes.
+"""Expire: the changes that time brings.
 
-Locks run out, delayed and scheduled messages come due, messages outlive their time to live.
-`pass_time` is called before every command and when `next_wake` has come, so no command ever sees a
+Locks expire, delayed and scheduled messages come due, messages outlive their time to live. The
+broker calls `pass_time` before every command and when `next_wake` is due, so no command sees a
 partition that is behind its time.
 """
 
@@ -26,21 +26,20 @@ if TYPE_CHECKING:
 #: Messages that come due in one slice, and the steps of rules (core/rules/subject.py) on them.
 DUE_A_SLICE = 100
 DUE_STEPS = 50_000
-#: Blocks looked through for expired rows in one slice, and how often a message is looked at: once
-#: in each subscription.
+#: Blocks searched for expired rows in one slice, and checks of messages: one per subscription.
 BLOCKS_A_SLICE = 16
 LOOKS_A_SLICE = 1_000
 #: Messages whose locks end in one slice.
 LOCKS_A_SLICE = 1_000
-#: Messages looked at in a subscription that has a time to live of its own.
+#: Messages checked in a subscription that has its own time to live.
 AGED_A_SLICE = 1_000
 
-#: States in which messages expire; what is held does when it is let go.
+#: States in which messages expire; locked messages do when they are released.
 MORTAL = (State.ACTIVE, State.DELAYED, State.DEFERRED)
 
 
 def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> bool:
-    """Bring a partition up to `now`; tell whether anything changed.
+    """Bring a partition up to `now`; return whether anything changed.
 
     If many things are due, a slice of them is done. `next_wake` then stays in the past until the
     rest is done too. No receiver gets a message that has expired, and a lock that has expired
@@ -60,7 +59,7 @@ def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> boo
 
 
 def _expire_rows(partition: Partition, now: int, out: WriteBatch) -> None:
-    """Expire a slice of the rows whose time has come."""
+    """Expire a slice of the rows that are due."""
     left = LOOKS_A_SLICE
     for _ in range(BLOCKS_A_SLICE):
         place = partition.log.expired_block(now)
@@ -103,7 +102,7 @@ def _due_in_slice(subscription: Subscription) -> int:
 def _ring(
     subscription: Subscription, kind: str, key: int | str, now: int, most: int, out: WriteBatch
 ) -> int:
-    """A deadline has come; return how many messages were released, about `most`."""
+    """Handle a deadline; return how many messages were released, about `most`."""
     if kind == "hold":
         assert isinstance(key, int)
         hold = subscription.holds[key]
@@ -130,12 +129,12 @@ def _ring(
 def _expire_in(
     partition: Partition, place: BlockPlace, now: int, most: int, out: WriteBatch
 ) -> int:
-    """Expire rows of one block whose time has come; return how often a message was looked at.
+    """Expire due rows of one block; return how many checks of messages it took.
 
-    What is held expires when it is released.
+    A locked message expires when it is released.
     """
     index = partition.log.read(place).index
-    # A look at all rows goes on where the slice before has ended.
+    # A search of all rows continues where the last slice ended.
     moment, start = place.expiring or (now, 0)
     chosen = index[(index["expires"] <= moment) & (index["ordinal"] >= start)]
     subscriptions = partition.subscriptions.values()
@@ -154,7 +153,7 @@ def _expire_in(
 
 
 def _expire_old(subscription: Subscription, now: int, out: WriteBatch) -> None:
-    """Expire a slice of what has been in a subscription for as long as its owner allows."""
+    """Expire a slice of the messages that outlived a subscription's own time to live."""
     log, gone = subscription.log, subscription.gone
     ordinal = gone.next_outside(subscription.aged_below)
     for _ in range(AGED_A_SLICE):

@@ -1,9 +1,9 @@
 """Fan out: which subscriptions of a topic get a message, and what they see of it (B3).
 
-A message is stored once. A subscription whose rules select it takes its row; where the rule has an
-action, an overlay of the changed fields lies over it there. Rules without an action make one copy
-together, each rule with an action one of its own: the first copy is the row itself, further ones,
-and those whose SessionId or TimeToLive the action changed, become rows of their own.
+A message is stored once. A subscription whose rules select it takes its row; if the rule has an
+action, the subscription sees an overlay of the changed fields. All rules without an action make one
+copy together, and each rule with an action makes one more. The first copy is the row itself.
+Further copies, and those whose SessionId or TimeToLive the action changed, become separate rows.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: The property that tells which rule's action made a copy, as in Service Bus.
+#: The property that names the rule whose action made a copy, as in Service Bus.
 RULE_NAME = "RuleName"
 #: Steps (core/rules/subject.py) after which a run of rules can be interrupted.
 BIT_STEPS = 10_000
-#: Steps of giving a subscription its share, whatever is in it.
+#: Fixed steps of giving a subscription its share.
 SHARE_STEPS = 100
-#: Reasons of messages that are dead letters from the start.
+#: Reasons of messages that are dead-lettered on arrival.
 FILTER_FAILED = "FilterEvaluationException"
 NO_SESSION = "Session id is null"
 NO_SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 
 
 class Copy:
-    """A message that gets a row of its own, for one subscription."""
+    """A message that gets a separate row, for one subscription."""
 
     __slots__ = ("at", "message", "number")
 
@@ -132,7 +132,7 @@ class FanOut:
         #: further copies, to be stored after the block
         self.copies: list[Copy] = []
         self._shares: dict[int, Share] = {}
-        #: property → its text, None where it has none → positions of messages
+        #: property → its string, None if it has none → positions of messages
         self._by_text: dict[str, dict[str | None, list[int]]] = {}
         self._subjects: list[Subject | None] = [Subject(message) for message in messages]
         for at in scheduled:
@@ -214,7 +214,7 @@ class FanOut:
         share.count, share.positions = len(positions), []
 
     def show(self, due: dict[int, int], out: WriteBatch) -> None:
-        """Hand the rows to those who take them, after they were stored."""
+        """Show the stored rows to the subscriptions that take them."""
         first, messages = self._first, self._messages
 
         def session_of(at: int) -> str | None:
@@ -275,7 +275,7 @@ class FanOut:
     def _candidates(self, needs: tuple[str, str] | None) -> Sequence[int]:
         """Return the positions of the messages that a rule has to be run on.
 
-        A hundred rules that ask for one property are run on the messages with their text only.
+        A hundred rules that compare one property run only on the messages with their string.
         """
         subjects = self._subjects
         if needs is None:
@@ -288,7 +288,7 @@ class FanOut:
                 texts.setdefault(found if type(found) is str else None, []).append(at)
             self._by_text[name] = texts
         texts = self._by_text[name]
-        # Without a text of exactly that name, the rule itself knows what it means.
+        # If a message has no string of exactly that name, the rule itself decides.
         chosen = texts.get(text, [])
         return sorted(chosen + texts[None]) if None in texts else chosen
 
@@ -322,14 +322,14 @@ class FanOut:
             share.copy(message, at)
 
     def _need_sessions(self, share: Share) -> None:
-        """What has no session cannot be given out where sessions are held."""
+        """Dead-letter messages without a session, which this subscription cannot deliver."""
         for at in share.positions:
             if self._messages[at].session_id is None:
                 share.kill(at, NO_SESSION, NO_SESSION_TEXT)
 
 
 def _show_changed(subscription: Subscription, share: Share, first: int, out: WriteBatch) -> int:
-    """Show what is dead-lettered or changed in a subscription; return how many are dead."""
+    """Show dead-lettered or changed messages in a subscription; return how many are dead."""
     overlays, dead = share.overlays or {}, share.dead or {}
     for at, (reason, description) in dead.items():
         overlay = overlays.pop(at, None)
@@ -359,7 +359,7 @@ def _fail(share: Share, at: int, error: FilterFailed) -> None:
 
 
 def _lies_over(changed: Message, message: Message) -> bool:
-    """Tell whether a copy can share the row of its message: same session, same life."""
+    """Return whether a copy can share the row of its message: same session, same time to live."""
     return (
         changed.session_id == message.session_id
         and changed.time_to_live_ms == message.time_to_live_ms
@@ -372,7 +372,7 @@ def _overlay(changed: Message, message: Message) -> bytes:
 
 
 def _lay_over(subscription: Subscription, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
-    """A message that has just arrived looks different here: a rule's action changed it."""
+    """Record the fields that a rule's action changed in a message that has just arrived."""
     mark = subscription.marks.hot[ordinal] = Mark(overlay=overlay)
     subscription.counts[State.ACTIVE] += 1
     subscription.write_mark(ordinal, mark, out)

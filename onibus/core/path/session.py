@@ -134,14 +134,14 @@ def end_session_lock(
 def expire_session_lock(
     subscription: Subscription, session: Session, now: int, most: int, out: WriteBatch
 ) -> int:
-    """End a lock that has expired, or release a slice of what it holds; return how many."""
+    """End an expired session lock, or release a slice of its messages; return how many."""
     held = _carried(subscription, session)
     if len(held) <= most:
         end_session_lock(subscription, session, Input.ABANDON, now, out)
         return len(held) + 1
     for ordinal in sorted(held)[:most]:
         give_back(subscription, ordinal, Input.ABANDON, now, out)
-    # Nobody can accept the session before all of it is released.
+    # No receiver can accept the session before all of it is released.
     subscription.timers.set(("session", session.id), now)
     return most
 

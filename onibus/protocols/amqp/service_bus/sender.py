@@ -31,7 +31,7 @@ VALUES_A_SLICE = 10_000
 
 
 def rejected(error: BaseException, link: Link) -> bytes:
-    """Return the outcome of what is refused."""
+    """Return the outcome of a rejected delivery."""
     condition, description, _ = condition_of(error, link)
     return say.rejected(say.error(condition, description))
 
@@ -39,8 +39,8 @@ def rejected(error: BaseException, link: Link) -> bytes:
 class Stored:
     """Waits until deliveries of a link are stored; a duplicate is accepted like any other (D1).
 
-    Their bytes count as held until then: whatever becomes of them is told here, once. Nobody waits
-    to hear of one whose id is None.
+    Their bytes count as held until their outcome, which comes here once. No client waits for the
+    outcome of a delivery whose id is None.
     """
 
     __slots__ = ("_held_bytes", "_ids", "_link", "_told")

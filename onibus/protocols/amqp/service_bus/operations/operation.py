@@ -1,4 +1,4 @@
-"""An operation of $management: the right that it needs, and what it does."""
+"""An operation of $management: the right that it needs, and its function."""
 
 from __future__ import annotations
 
