@@ -32,6 +32,8 @@ _log = logging.getLogger("onibus.sqs")
 REGION = "us-east-1"
 #: Wrong credentials are logged once in this time, however many there are.
 HINT_SECONDS = 5.0
+#: Larger bodies are read on a thread, while the event loop serves other requests.
+READ_HERE_BYTES = 128 << 10
 #: The caller of a server that runs without keys.
 _ANYBODY = Granted("", ALL)
 #: The actions and the routes that they are counted under, by name and by target.
@@ -89,15 +91,28 @@ class SqsApp:
             else:
                 key, call.region = self._authenticate(self._verifier, request, now)
                 call.granted = Granted(key.name, key.rights, key.entity)
-            action, given = self._read(call)
-            self._grant(call, action, given, now)
-            if action.fast is not None:
-                action.fast(call, given)
+            if len(request.body) > READ_HERE_BYTES:
+                self._start(self._act_later(call))
             else:
-                assert action.slow is not None
-                self._run(action.slow(call, given), call)
+                self._act(call, *self._read(call))
         except Exception as error:
             self.fail(call, error)
+
+    async def _act_later(self, call: Call) -> None:
+        """Do what a request asks for whose body takes long to read."""
+        try:
+            self._act(call, *await asyncio.to_thread(self._read, call))
+        except Exception as error:
+            self.fail(call, error)
+
+    def _act(self, call: Call, action: Action, given: Any) -> None:
+        """Do what a request asks for, if its key may."""
+        self._grant(call, action, given, time.time())
+        if action.fast is not None:
+            action.fast(call, given)
+        else:
+            assert action.slow is not None
+            self._start(self._answer_with(action.slow(call, given), call))
 
     def _authenticate(
         self, verifier: sigv4.Verifier, request: Request, now: float
@@ -173,8 +188,8 @@ class SqsApp:
             return
         grant(action.rights[-1], entity, now)
 
-    def _run(self, work: Coroutine[Any, Any, Any], call: Call) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer_with(work, call))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
