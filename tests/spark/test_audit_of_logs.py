@@ -86,7 +86,7 @@ def is_named(captures: Captures, place: Path, *logs: Path) -> None:
 def test_the_audit_names_each_change_of_a_commit(
     captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int
 ) -> None:
-    """Also of commits before a checkpoint, which show in earlier versions of the table only."""
+    """Including commits before a checkpoint: they show in earlier versions of the table."""
     monkeypatch.setattr(delta_log, "CHECKPOINT_EACH", each)
     fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
     assert audited(captures, tmp_path).verdict == PASSED
