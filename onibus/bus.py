@@ -320,7 +320,7 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
             raise InvalidOperation("cannot move the clock of this bus: open it with Bus.ephemeral")
         clock.advance(ms)
         self._tick()
-        while self.broker.is_behind():
+        while self.broker.is_behind() or self.broker.next_wake() <= self.broker.clock.now():
             await asyncio.sleep(0.001)
             self._tick()
         await self._flush()
@@ -393,7 +393,8 @@ class OpeningBus:
             inline_commits=True,
         )
         bus = Bus(broker, loop)
-        broker.open()
+        for works in broker.opening():
+            await _on_threads(works)
         # Rules that a transaction changed are shown already: so are its messages.
         published = loop.create_future()
         broker.works.when_published(published)
@@ -422,6 +423,16 @@ class OpeningBus:
             f"the bus is not open yet: write `bus = await Bus.open(…)` or `async with Bus.open(…) "
             f"as bus` before using {name!r}"
         )
+
+
+async def _on_threads(works: list[Callable[[], None]]) -> None:
+    """Do works on threads, while the event loop continues; a cancelled caller waits for them."""
+    done = asyncio.gather(*[asyncio.to_thread(work) for work in works])
+    try:
+        await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await done
+        raise
 
 
 def _places(

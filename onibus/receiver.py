@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
@@ -21,6 +22,7 @@ from onibus.core.commands import (
 )
 from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import AcceptedSession
+from onibus.core.limits import RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.shard.seat import Seat
 
@@ -40,6 +42,20 @@ def token_of(message: ReceivedMessage | bytes) -> bytes:
     if message.token is None:
         raise LockLost("the message is not locked: it was peeked, or received and deleted")
     return message.token
+
+
+async def _in_slices(
+    limit: int,
+    wait_ms: int,
+    receive: Callable[[int, int], Coroutine[Any, Any, list[ReceivedMessage]]],
+) -> list[ReceivedMessage]:
+    """Receive up to `limit` messages, with other callers' turns between two slices."""
+    received = some = await receive(limit, wait_ms)
+    while len(some) == RECEIVED_MAX and len(received) < limit:
+        await asyncio.sleep(0)
+        some = await receive(limit - len(received), 0)
+        received = received + some
+    return received
 
 
 class Settler:
@@ -148,18 +164,25 @@ class Receiver(Settler):
 
     async def receive(self, limit: int = 1, *, wait_ms: int = 0) -> list[ReceivedMessage]:
         """Return up to `limit` messages; wait for the first one if none is available."""
-        received: list[ReceivedMessage] = await self.bus.ask(
-            lambda reply: receiving.receive(
-                self.bus.broker,
-                self.entity,
-                limit,
-                wait_ms,
-                reply,
-                dead=self._dead,
-                take=self._take,
+
+        async def receive_some(limit: int, wait_ms: int) -> list[ReceivedMessage]:
+            received: list[ReceivedMessage] = await self.bus.ask(
+                lambda reply: receiving.receive(
+                    self.bus.broker,
+                    self.entity,
+                    limit,
+                    wait_ms,
+                    reply,
+                    dead=self._dead,
+                    take=self._take,
+                )
             )
-        )
-        return received
+            return received
+
+        if self._take:
+            # They are deleted: each call returns what it has.
+            return await receive_some(limit, wait_ms)
+        return await _in_slices(limit, wait_ms, receive_some)
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
         """Return deferred messages by sequence number; if one is not found, return none."""
@@ -197,19 +220,25 @@ class SessionReceiver(Settler):
         self, limit: int = 1, *, wait_ms: int = 0, delete: bool = False
     ) -> list[ReceivedMessage]:
         """Return the session's next messages, in order."""
-        received: list[ReceivedMessage] = await self.bus.ask(
-            lambda reply: receiving.receive_session(
-                self.bus.broker,
-                self._entity,
-                self._seat,
-                self.session,
-                limit,
-                wait_ms,
-                reply,
-                take=delete,
+
+        async def receive_some(limit: int, wait_ms: int) -> list[ReceivedMessage]:
+            received: list[ReceivedMessage] = await self.bus.ask(
+                lambda reply: receiving.receive_session(
+                    self.bus.broker,
+                    self._entity,
+                    self._seat,
+                    self.session,
+                    limit,
+                    wait_ms,
+                    reply,
+                    take=delete,
+                )
             )
-        )
-        return received
+            return received
+
+        if delete:
+            return await receive_some(limit, wait_ms)
+        return await _in_slices(limit, wait_ms, receive_some)
 
     async def receive_deferred(self, numbers: Sequence[int]) -> list[ReceivedMessage]:
         """Return deferred messages of the session by number; if one is not found, return none."""

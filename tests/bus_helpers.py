@@ -105,10 +105,18 @@ async def until_not_waited_for(bus: Bus, name: str) -> None:
     await until(lambda: all(waiter.reply.done() for waiter in entity.waiters))
 
 
+def tick(bus: Bus) -> None:
+    """Let the bus do all that is due now, slice after slice."""
+    broker = bus.broker
+    broker.tick()
+    while not broker.closed and broker.next_wake() <= broker.clock.now():
+        broker.tick()
+
+
 async def settle(bus: Bus) -> None:
     """Let the bus do what is due, and bring all of it to the disk."""
     for _ in range(3):
-        bus.broker.tick()
+        tick(bus)
         bus.broker.flush()
         while not bus.broker.idle():
             await asyncio.sleep(0)
@@ -130,6 +138,13 @@ def crash(bus: Bus) -> None:
 def pull(bus: Bus, store: str) -> None:
     """A message store goes down: its disk is pulled out."""
     bus.broker.store_failed(bus.broker.stores[store], StoreFailed("pulled"))
+
+
+async def reopen_store(bus: Bus, name: str) -> None:
+    """Open a message store that is down, and wait until it is served."""
+    store = bus.broker.stores[name]
+    bus.broker.reopen(store)
+    await until(lambda: store.online)
 
 
 class Disks:

@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from onibus.core.errors import InvalidArgument
 from onibus.core.inspection import Filter
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 
 #: Longest wait of one request for messages, as in SQS; a client that waits longer sends another.
@@ -29,7 +29,7 @@ Json = Any
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 #: Start of a peek; may be one above the highest number, where a counter rolls over.
 Start = Annotated[int, Meta(ge=0)]
-Numbers = Annotated[list[Number], Meta(min_length=1, max_length=BATCH_COUNT_MAX)]
+Numbers = Annotated[list[Number], Meta(min_length=1, max_length=NUMBERS_MAX)]
 #: Number of messages in one request.
 Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]
 #: Milliseconds of a wait, of another duration, or since 1970.

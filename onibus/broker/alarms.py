@@ -38,7 +38,7 @@ class Alarms:
             self._listener(where, error)
 
     def raise_once(self, where: str, error: BaseException) -> None:
-        """Raise an alarm that lasts: it counts once until it is over, whatever its words."""
+        """Raise a lasting alarm: it counts once until it is over, even if its error changes."""
         if where not in self._last:
             self.raise_one(where, error)
 

@@ -1,19 +1,18 @@
-"""The broker: entities, stores and time, held together. One thread owns all of it.
+"""The broker: entities, stores and time in one object, which one thread owns.
 
-It does no waiting of its own: whoever runs it calls `tick` when `next_wake` has come, hands it a
-`call_soon`, and is answered through replies. So the same broker runs under asyncio, in tools and in
-the simulator.
+It never waits: its caller calls `tick` when `next_wake` is due, passes a `call_soon`, and gets
+results through replies. So the same broker runs under asyncio, in tools and in the simulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from onibus.broker.alarms import Alarms
 from onibus.broker.claims import Claims
-from onibus.broker.entity import Entity, new_partition
+from onibus.broker.entity import Entity, new_partition, positions_in
 from onibus.broker.failing import partition_failed
 from onibus.broker.forwarding import Forwarding
 from onibus.broker.idling import watch_idle
@@ -21,6 +20,7 @@ from onibus.broker.namespace import NAME, REOPEN_MS, Namespace
 from onibus.broker.probing import Probing
 from onibus.broker.producers import Producers
 from onibus.broker.quotas import Quotas
+from onibus.broker.reading_back import Reading
 from onibus.broker.receiving import serve
 from onibus.broker.sending import reroute
 from onibus.broker.ticking import ring, tidy
@@ -47,7 +47,7 @@ from onibus.shard.clock import BusClock, Clock
 from onibus.shard.commits import CommitLoop
 from onibus.shard.disk_room import RESERVE_BYTES, DiskWatch
 from onibus.shard.housekeeping import Housekeeping
-from onibus.shard.opening import open_shard
+from onibus.shard.opening import Opening, read_shard, serve_shard
 from onibus.shard.seat import Seat
 from onibus.shard.shard import TIDY_AFTER_MS, SendRequest, Shard
 from onibus.shard.writer import Writer
@@ -57,6 +57,8 @@ T = TypeVar("T")
 
 #: How long after its opening a store is searched for what a crash left behind.
 ORPHANS_AFTER_MS = 30_000
+#: Timers that ring before others have their turn.
+TIMERS_A_SLICE = 200
 
 
 class Broker:
@@ -113,26 +115,52 @@ class Broker:
     # Opening and closing
 
     def open(self) -> None:
-        """Open all stores; a message store that fails stays offline, unless it is in use."""
+        """Open all stores on this thread."""
+        for works in self.opening():
+            for work in works:
+                work()
+
+    def opening(self) -> Iterator[list[Callable[[], None]]]:
+        """Open all stores; yield works for other threads, which must be done before it continues.
+
+        A message store that fails stays offline, unless another process has it open.
+        """
+        readings: list[Reading[Any]] = []
         try:
-            self.namespace.open()
-            found = [(store, self._read(store)) for store in self.stores.values()]
-            errors = [error for _, error in found if error is not None]
+            namespace = Reading(self.namespace.read)
+            readings.append(namespace)
+            yield [namespace.run]
+            self.namespace.open(namespace.take())
+            found = [(store, self._reading(store)) for store in self.stores.values()]
+            readings += [reading for _, reading in found]
+            yield [reading.run for _, reading in found]
+            outcomes = [self._serve_read(store, reading) for store, reading in found]
+            errors = [error for error in outcomes if error is not None]
             if len(errors) == len(self.stores) or any(isinstance(e, AlreadyOpen) for e in errors):
                 raise max(errors, key=lambda error: isinstance(error, AlreadyOpen))
             # Bus time continues from the latest that any store has seen, so nothing starts before.
-            for store, error in found:
-                if error is None:
+            for store in self.stores.values():
+                if store.online:
                     self._start(store)
             keep_time(self)
         except BaseException:
+            for reading in readings:
+                reading.close()
             self.close()
             raise
 
-    def _read(self, store: Shard) -> BaseException | None:
-        """Open a store and read its partitions; return why it stays offline, or None."""
+    def _reading(self, store: Shard) -> Reading[Opening]:
+        """Return the opening of a store and the reading of its partitions, for any thread."""
+        identity = self.namespace.store_identity(store.name)
+        return Reading(lambda: read_shard(store, self, identity))
+
+    def _serve_read(self, store: Shard, reading: Reading[Opening]) -> BaseException | None:
+        """Use a store that was read; return why it stays offline, or None."""
         try:
-            open_shard(store, self, self.namespace.store_identity(store.name))
+            if not serve_shard(store, self, reading.take()):
+                # Its entities have changed since: read it again.
+                self.call_soon(partial(self._open_anew, store))
+                return PartitionOffline(f"store {store.name} is opening")
         except (Failed, Refused) as error:
             self._alarm(store, error)
             return error
@@ -164,7 +192,7 @@ class Broker:
         self.claims.take_up(seat)
 
     def close(self) -> None:
-        """Let everything go; the caller has flushed before, if it was to be kept."""
+        """Close all stores; the caller has flushed before, if it keeps the data."""
         self.closed = True
         for entity in self.namespace.entities.values():
             entity.send_away(BusClosed("the bus is closed"))
@@ -173,10 +201,10 @@ class Broker:
         self.namespace.stop()
 
     def idle(self) -> bool:
-        """Tell whether nothing is on its way to a disk, nor waits to be."""
+        """Return whether no write is in progress or waiting."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
         waiting = any(loop.busy or loop.waiting for loop in loops)
-        sending = any(one.inbox or one.threads.leaving for one in self.stores.values())
+        sending = any(one.inbox or one.threads.in_transit for one in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way
         owed |= self.probing.under_way or self.turns.waiting or self.works.publishing
         return not (waiting or sending or owed)
@@ -231,9 +259,13 @@ class Broker:
         """Messages of a partition may have become available."""
         self.wake_all(seat.entity)
 
-    def new_partition(self, seat: Seat, pages: Pages) -> Partition:
-        """Return the partition of a seat with its settings and subscriptions, still empty."""
-        return new_partition(seat, pages, self.namespace.secret, self.clock.offsets)
+    def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
+        """Return an empty partition with the settings and subscriptions of its entity."""
+        return new_partition(seat, pages, self.namespace.secret, boot, self.clock.offsets)
+
+    def positions(self, seat: Seat) -> list[tuple[int, str, int]]:
+        """Return how far each named reader is in a partition."""
+        return positions_in(seat)
 
     def tidy_soon(self, seat: Seat) -> None:
         """Something that was kept in a partition may go."""
@@ -242,18 +274,20 @@ class Broker:
 
     def wake_all(self, entity: Entity) -> None:
         """Messages may have become available in a partition of a queue or a topic."""
-        for outlet in entity.outlets():
+        for outlet in list(entity.listening.values()):
             if outlet.waiters:
                 self.wake(outlet)
             if outlet.forwards:
                 self.forwarding.wake(outlet)
+            elif not outlet.waiters:
+                del entity.listening[outlet.number]
 
     def watch(self, seat: Seat) -> None:
         """Come back to a partition when something in it is due."""
         self.timers.set(("partition", seat.id), seat.online().next_wake())
 
     def wake(self, entity: Entity) -> None:
-        """Messages may have become available: serve those who wait for them."""
+        """Serve waiting receivers: messages may have become available."""
         if entity.waiters and entity not in self._awake:
             self._awake.add(entity)
             self.call_soon(lambda: self._serve(entity))
@@ -269,7 +303,7 @@ class Broker:
         return partition_failed(self, seat, error)
 
     def store_failed(self, store: Shard, error: BaseException) -> None:
-        """A store failed: its memory goes, and what was not applied goes elsewhere."""
+        """Drop the memory of a failed store, and reroute sends that it had not applied."""
         self._alarm(store, error)
         store.take_offline(f"store {store.name} failed: {error}")
         store.turn_away(PartitionOffline(f"store {store.name} failed"))
@@ -286,17 +320,24 @@ class Broker:
         if not isinstance(error, Damaged):
             self.timers.set(("reopen", store.name), self.clock.now() + REOPEN_MS)
 
-    def reopen(self, store: Shard) -> bool:
-        """Open a store that failed; tell whether it is up again."""
+    def reopen(self, store: Shard) -> None:
+        """Open a store that failed, on its own thread: other stores stay available."""
         store.take_offline("its store is opening")
         if store.threads.leaving:
-            # A commit is still under way in its files. Time may pass until a disk answers.
+            # A commit is still under way in its files. Time may pass until a disk responds.
             store.threads.when_left(lambda: self._open_anew(store))
-            return False
-        if self._read(store) is not None:
-            return False
-        self._start(store)
-        return True
+            return
+        if store.threads.opening:
+            return
+        reading = self._reading(store)
+
+        def read(_: BaseException | None) -> None:
+            if self.closed:
+                reading.close()
+            elif self._serve_read(store, reading) is None:
+                self._start(store)
+
+        store.threads.open(reading.run, read)
 
     def _open_anew(self, store: Shard) -> None:
         if not self.closed and not isinstance(store.error, Damaged):
@@ -315,13 +356,14 @@ class Broker:
         return self.timers.next_due()
 
     def tick(self) -> None:
-        """Do what is due now; what comes due meanwhile waits until others have had their turn."""
+        """Run a slice of the actions that are due; the rest is due when others had their turn."""
         now = self.clock.now()
-        while not self.closed and (key := self.timers.pop(now)) is not None:
-            ring(self, *key)
+        for _ in range(TIMERS_A_SLICE):
+            if self.closed or (key := self.timers.pop(now)) is None or ring(self, *key):
+                return
 
     def is_behind(self) -> bool:
-        """Tell whether a slice left something that is due to the next moment."""
+        """Return whether a slice left due changes for the next one."""
         soon = self.clock.now() + 1
         online = [seat.partition for seat in self.seats.values() if seat.partition is not None]
         return any(partition.next_wake() <= soon for partition in online)
@@ -331,7 +373,7 @@ class Broker:
         return tidy(self, seat, eager)
 
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
-        """A store failed at work, unless it has been opened anew since that began."""
+        """Take a failed store offline, unless it has been reopened since the failed work began."""
         if name == NAME:
             self.namespace.failed(loop, error)
         elif self.stores[name].loop is loop:
@@ -347,7 +389,7 @@ class Broker:
         self.houses[shard.name].committed(loop)
 
     def forget(self, entity: Entity) -> None:
-        """An entity is gone: drop its seats and tell those who wait."""
+        """Drop the partitions of a deleted entity and fail its pending calls."""
         self.timers.cancel(("idle", entity.incarnation))
         for name in entity.readers:
             self.timers.cancel(("reader", (entity.incarnation, name)))
@@ -357,6 +399,7 @@ class Broker:
             entity.leave_topic()
             return
         for seat in entity.seats:
+            seat.store.shape += 1
             seat.store.seats.pop(seat.id, None)
             seat.store.failed.discard(seat.id)
             seat.store.reads_failed.pop(seat.id, None)
@@ -366,7 +409,9 @@ class Broker:
                 self.timers.cancel((kind, seat.id))
 
     def install(self, entity: Entity) -> None:
-        """An entity is there: give its partitions their seats; a subscription sits in its topic."""
+        """Assign partitions of a new entity to stores; a subscription uses those of its topic."""
+        if entity.forwards:
+            entity.listen()
         if entity.topic is not None:
             entity.join_topic()
             watch_idle(self, entity)
@@ -380,4 +425,5 @@ class Broker:
             seat = Seat(entity, index, self.stores[name])
             entity.seats.append(seat)
             seat.store.seats[seat.id] = seat
+            seat.store.shape += 1
         watch_idle(self, entity)

@@ -24,8 +24,8 @@ from onibus.shard.shard import SendRequest
 if TYPE_CHECKING:
     from onibus.broker.broker import Broker
 
-#: The index of a partition, or None where any will do; the rows that go there, and their positions
-#: in what was sent.
+#: The index of a partition, or None if any will do; the rows that go there, and their positions in
+#: the sent batch.
 Division = tuple[int | None, PreparedBatch, list[int]]
 #: The same with the partition that was chosen, and whether any other would do.
 Part = tuple[Seat, PreparedBatch, list[int], bool]
@@ -54,7 +54,7 @@ class Admission:
         self.digest: int | None = None
 
     def admit(self) -> None:
-        """Look at all rows; touches nothing of the broker, so any thread may do it."""
+        """Check all rows; this touches nothing of the broker, so any thread may do it."""
         if self._to_stage and self.digest is None:
             self._given = conform(one_batch(self._given))
         self._batch = admit_arrow(self._given, self._settings, self._secret)
@@ -75,7 +75,7 @@ class Admission:
             self.admit()
         assert self._batch is not None
         parts: dict[Seat, Part] = {}
-        # What any partition may take comes last: it may join what has to go to one.
+        # Rows that any partition may take come last: they may join rows that must go to one.
         for index, rows, positions in sorted(self._divisions, key=lambda one: one[0] is None):
             seat = _seat(entity, index, rows.size)
             if seat in parts:
@@ -85,7 +85,7 @@ class Admission:
         return list(parts.values())
 
     def send(self, reply: Reply) -> None:
-        """Store what was admitted; the reply gets a `SentBatch` when all of it is durable."""
+        """Store the admitted rows; the reply gets a `SentBatch` when all of them are durable."""
         parts = self.route()
         if self._settings.strict_batches:
             assert self._batch is not None

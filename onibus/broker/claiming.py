@@ -93,7 +93,7 @@ class Staging:
             self._seats.append(seat)
 
     def _sync(self) -> None:
-        """Wait until every store has what was set aside on its disk."""
+        """Wait until every store has the held messages on its disk."""
         for seat, partition in self._partitions.items():
             if seat.partition is not partition:
                 raise PartitionOffline(f"store {seat.store.name} failed; nothing was claimed")

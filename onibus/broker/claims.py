@@ -74,7 +74,7 @@ class Claims:
     def load(self, store: Store, entities: Mapping[int, Entity]) -> None:
         """Read the rows of the namespace's own store; those of entities that are gone go too.
 
-        After that store has failed, what was being decided shows: a claim is what its row says.
+        After that store has failed, the rows show the outcome of pending decisions.
         """
         left = WriteBatch()
         rows: dict[ClaimReader, dict[int, bytes]] = {}
@@ -114,7 +114,7 @@ class Claims:
                 held.tell(EntityNotFound(f"{entity.name} was deleted"))
 
     def take_up(self, seat: Seat) -> None:
-        """A partition is online: carry out in it what was decided while it was not."""
+        """Carry out in a partition that is online again what was decided while it was offline."""
         for entity in seat.entity.outlets():
             self._take_up(entity, seat)
 

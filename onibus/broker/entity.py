@@ -68,19 +68,24 @@ class Entity:
         #: the subscriptions of a topic, by their numbers
         self.subscriptions: dict[int, Entity] = {}
         self.rules: list[Rule] = []
+        #: the steps of its rules on one message, and how many of the rules can take more
+        self.own_rule_steps = (0, 0)
         self.set_rules(rules or [])
-        #: those who read its log, or its outcomes, by name (R2)
+        #: the named readers of its log or its outcomes (R2)
         self.readers: dict[str, NamedReader] = {}
         self.next_send = 0
         self.next_receive = 0
-        self.waiters: deque[Waiter] = deque()
-        #: when there are so many waiters, those who have left are looked for
+        #: receivers that wait, in the order in which they came
+        self.waiters: dict[Waiter, None] = {}
+        #: in a queue or topic: outlets with waiters, or that forward
+        self.listening: dict[int, Entity] = {}
+        #: at this number of waiters, cancelled ones are removed
         self.waiters_swept = 16
         #: sends that take their turn (broker/turns.py); None where all are done at once
         self.lane: deque[Turn] | None = None
         self._rule_steps: tuple[int, int] | None = None
         self.last_used = 0
-        #: what has happened here since the bus was opened
+        #: the counters since the bus was opened
         self.tally = Tally()
 
     @property
@@ -89,7 +94,7 @@ class Entity:
 
     @property
     def forwards(self) -> bool:
-        """Tell whether messages or dead letters go on to another entity by themselves."""
+        """Return whether the broker forwards its messages or dead-lettered messages."""
         settings = self.settings
         return settings.forward_to is not None or settings.forward_dead_letters_to is not None
 
@@ -106,14 +111,23 @@ class Entity:
     def set_rules(self, rules: list[Rule]) -> None:
         """Take the rules of a subscription."""
         self.rules = rules
-        for rule in rules:
-            # Compiled now: it takes long, and sends wait for it otherwise.
-            _ = rule.compiled
+        # Compiled now: it takes long, and sends wait for it otherwise.
+        works = [rule.compiled.work for rule in rules]
+        self.own_rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
         if self.topic is not None:
             self.topic.rules_changed()
 
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Let a receiver wait behind the others."""
+        self.waiters[waiter] = None
+        self.listen()
+
+    def listen(self) -> None:
+        """Watch for new messages while receivers wait for them or they are forwarded."""
+        (self.topic or self).listening[self.number] = self
+
     def join_topic(self) -> None:
-        """A subscription is there."""
+        """Add a subscription to its topic."""
         assert self.topic is not None
         self.topic.subscriptions[self.number] = self
         self.topic.rules_changed()
@@ -122,19 +136,20 @@ class Entity:
         """A subscription is gone."""
         assert self.topic is not None
         self.topic.subscriptions.pop(self.number, None)
+        self.topic.listening.pop(self.number, None)
         self.topic.rules_changed()
 
     def rules_changed(self) -> None:
         """A subscription of this topic has other rules, or is new or gone."""
         self._rule_steps = None
+        for seat in self.seats:
+            seat.store.shape += 1
 
     def rule_steps(self) -> tuple[int, int]:
         """Return the steps of all rules of a topic on one message, and how many can take more."""
         if self._rule_steps is None:
-            works = [
-                rule.compiled.work for one in self.subscriptions.values() for rule in one.rules
-            ]
-            self._rule_steps = sum(one.steps for one in works), sum(one.costly for one in works)
+            each = [one.own_rule_steps for one in self.subscriptions.values()]
+            self._rule_steps = sum(steps for steps, _ in each), sum(costly for _, costly in each)
         return self._rule_steps
 
     def outlets(self) -> Iterable[Entity]:
@@ -142,7 +157,7 @@ class Entity:
         return self.subscriptions.values() if self.kind == TOPIC else (self,)
 
     def outlet_settings(self) -> OutletSettings:
-        """Return the settings of what messages are received from, or refuse a topic."""
+        """Return the settings of a queue or subscription; reject a topic."""
         if isinstance(self.settings, TopicSettings):
             raise InvalidOperation(f"{self.name} is a topic: receive from one of its subscriptions")
         return self.settings
@@ -155,7 +170,7 @@ class Entity:
         part.tally = self.tally
 
     def part_of(self, partition: Partition) -> Subscription:
-        """Return what it has in a partition; who still has a deleted entity is told so."""
+        """Return its subscription in a partition; raise EntityNotFound if it was deleted."""
         found = partition.subscriptions.get(self.number)
         if found is None:
             raise EntityNotFound(f"{self.name} was deleted")
@@ -173,23 +188,41 @@ class Entity:
         return None if reader.log == MESSAGES else self.number
 
     def send_away(self, error: OnibusError) -> None:
-        """Tell those who wait for messages that none will come."""
+        """Fail all waiting receivers."""
         for waiter in self.waiters:
             fail(waiter.reply, error)
             waiter.let_go()
         self.waiters.clear()
 
 
-def new_partition(seat: Seat, pages: Pages, secret: bytes, offsets: ClockOffsets) -> Partition:
-    """Return the partition of a seat with its settings and subscriptions, still empty."""
+def new_partition(
+    seat: Seat, pages: Pages, secret: bytes, boot: int, offsets: ClockOffsets
+) -> Partition:
+    """Return an empty partition with the settings and subscriptions of its entity.
+
+    The thread that opens a store calls it while other threads may change entities.
+    """
     entity: Entity = seat.entity
-    given = (entity.log_settings, pages, secret, seat.store.boot)
+    given = (entity.log_settings, pages, secret, boot)
     partition = Partition(seat.id, seat.index, *given, offsets=offsets)
     partition.subscription.tally = entity.tally
     partition.returns = seat.store.returns
-    for outlet in entity.subscriptions.values():
+    for outlet in list(entity.subscriptions.values()):
         outlet.subscribe(partition)
-    for one in (entity, *entity.subscriptions.values()):
-        for reader in one.readers.values():
-            partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
+    for one, reader in _readers(entity):
+        partition.apply(one.keep_for_reader(seat.index, reader), 0, 0, WriteBatch())
     return partition
+
+
+def positions_in(seat: Seat) -> list[tuple[int, str, int]]:
+    """Return how far each named reader is in a partition."""
+    return [
+        (one.incarnation, reader.name, reader.positions[seat.index])
+        for one, reader in _readers(seat.entity)
+    ]
+
+
+def _readers(entity: Entity) -> list[tuple[Entity, NamedReader]]:
+    """Return the named readers of an entity's log, and of its outlets' outcomes."""
+    entities = (entity, *list(entity.subscriptions.values()))
+    return [(one, reader) for one in entities for reader in list(one.readers.values())]

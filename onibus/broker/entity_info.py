@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def info(broker: Broker, name: str) -> EntityInfo[Any]:
-    """Return an entity's settings and what it has."""
+    """Return an entity's settings and counts."""
     entity = broker.find(name)
     counts = dict.fromkeys(STATES, 0)
     held = size = duplicates = remembered = 0

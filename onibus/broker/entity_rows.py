@@ -9,7 +9,8 @@ import msgspec
 
 from onibus.broker.entity import KINDS, Entity
 from onibus.core.records import Row
-from onibus.core.rules.rule import from_plain, to_plain
+from onibus.core.rules.rule import Rule, compile_rules, from_plain, to_plain
+from onibus.core.settings import AnySettings
 
 
 class EntityRow(msgspec.Struct, omit_defaults=True):
@@ -39,8 +40,27 @@ def row_of(entity: Entity) -> Row:
     )
 
 
-def entity_of(row: Row, topics: Mapping[int, Entity]) -> Entity:
-    """Return an entity read back from its row; topics stand before their subscriptions."""
+class KeptEntity(msgspec.Struct, frozen=True, eq=False):
+    """An entity as it was read from its row."""
+
+    incarnation: int
+    name: str
+    created: int
+    settings: AnySettings
+    stores: list[str]
+    #: the incarnation of a subscription's topic, or 0
+    topic: int
+    rules: list[Rule]
+
+    def entity(self, topics: Mapping[int, Entity]) -> Entity:
+        """Return the entity; its topic must be among these."""
+        topic = topics[self.topic] if self.topic else None
+        given = (self.incarnation, self.name, self.settings, self.created, self.stores)
+        return Entity(*given, topic, self.rules)
+
+
+def kept_of(row: Row) -> KeptEntity:
+    """Return an entity read from its row."""
     incarnation, name, kind, content, created = row
     assert isinstance(incarnation, int)
     assert isinstance(name, str)
@@ -48,6 +68,6 @@ def entity_of(row: Row, topics: Mapping[int, Entity]) -> Entity:
     assert isinstance(created, int)
     kept = msgspec.json.decode(content, type=EntityRow)
     settings = msgspec.convert(kept.settings, next(k for k, word in KINDS.items() if word == kind))
-    topic = topics[kept.topic] if kept.topic else None
     rules = [from_plain(plain) for plain in kept.rules]
-    return Entity(incarnation, name, settings, created, kept.stores, topic, rules)
+    compile_rules(rules)
+    return KeptEntity(incarnation, name, created, settings, kept.stores, kept.topic, rules)

@@ -1,8 +1,8 @@
-"""Forwarding: entities whose messages, or dead letters, go on to another by themselves (B6, P9).
+"""Forwarding of messages, or dead-lettered messages, to another entity (B6, P9).
 
-One work at a time for each partition of a source, so that order is kept. A destination that is
-down, full or paused keeps messages waiting at the source; what it will never take is dead-lettered
-there.
+Each partition of a source runs one multi-partition operation at a time, which keeps the order. If
+the destination is down, full or paused, messages wait at the source; messages that it rejects
+permanently are dead-lettered there.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ A_SLICE = 200
 SLICE_BYTES = 4 << 20
 #: How long a destination that cannot take messages is left alone.
 RETRY_MS = 1_000
-#: Properties of a dead letter that went on: the entity that it was dead-lettered in.
+#: Properties of a forwarded dead-lettered message: the entity that dead-lettered it.
 DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID = "DeadLetterSource", "DeadLetterSourceId"
-#: Reason and text of a message that was forwarded too often, as Service Bus spells the reason.
+#: Reason and description of a message that was forwarded too often, as in Service Bus.
 TOO_MANY_HOPS = "MaxTransferHopCountExceeded"
 TOO_MANY_HOPS_TEXT = f"The message was forwarded {HOP_COUNT_MAX} times already."
 
@@ -53,7 +53,7 @@ class Forwarding:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        #: (source, partition, dead letters or not) with a work under way, and its destination
+        #: (source, partition, dead-lettered or not) with a pending operation, and its destination
         self._moving: dict[Key, str] = {}
         #: the same while the rules of the destination run, and the moves that they ran for
         self._planning: dict[Key, str] = {}
@@ -61,14 +61,14 @@ class Forwarding:
         self._awake: set[Entity] = set()
 
     def wake(self, source: Entity) -> None:
-        """A source that forwards may have something to forward, unless it was told to wait."""
+        """Check a source for messages to forward, unless it waits for a retry."""
         waits = self._broker.timers.is_set(("forward", source.incarnation))
         if source not in self._awake and not waits:
             self._awake.add(source)
             self._broker.call_soon(lambda: self._look(source))
 
     def brings_to(self, target: str) -> bool:
-        """Return whether messages are on their way to an entity, or dead letters wait to be."""
+        """Return whether messages are being forwarded to an entity, dead-lettered ones included."""
         under_way = (*self._moving.values(), *self._planning.values())
         return target in under_way or any(
             (source.outlet_settings().forward_dead_letters_to or "").lower() == target
@@ -81,18 +81,19 @@ class Forwarding:
         )
 
     def changed(self, source: Entity) -> None:
-        """A source has new settings: what it kept may be wanted now."""
+        """Try all dead-lettered messages of a source again after its settings change."""
         command, now = KeepDeadLetters(source.number, None), self._broker.clock.now()
         for seat in source.seats:
             if source.kind != TOPIC and seat.partition is not None:
                 self._broker.use(source, seat, command, now)
         if source.forwards:
+            source.listen()
             self.wake(source)
 
     def retry(self, incarnation: int) -> None:
-        """A destination was left alone for a while.
+        """Try a source again after a pause.
 
-        At once: what is due before somebody has waited in vain is done before he is told so.
+        At once, so that a receive that times out now still gets messages that were due before.
         """
         for entity in self._broker.namespace.entities.values():
             if entity.incarnation == incarnation:
@@ -126,7 +127,7 @@ class Forwarding:
             if not ordinals:
                 return
             entity = open_for_sends(self._broker, target)
-            # A dead letter must not be lost because its id was used again after the interval.
+            # A dead-lettered message must not be lost because its id was reused after the interval.
             letters = dead and entity.log_settings.fifo
             move = Move(self._broker, source, entity, deduplicated=not letters)
             move.add(seat, ordinals, partial(_forwarded, source=source, dead=dead))
@@ -218,7 +219,7 @@ def _reason(error: OnibusError) -> tuple[str, str]:
 
 
 class TooManyHops(InvalidOperation):
-    """A message was forwarded as often as is allowed."""
+    """A message that reached the highest hop count."""
 
 
 def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message:
@@ -234,7 +235,7 @@ def _forwarded(received: ReceivedMessage, source: Entity, dead: bool) -> Message
         scheduled_enqueue_time_ms=None,
     )
     if dead:
-        # Dead letters do not expire, nor does what they become.
+        # Dead-lettered messages do not expire, even after they are forwarded.
         changed.time_to_live_ms = None
         changed.rewritten = bool(message.as_sent)
         if message.dead_letter_of is None:

@@ -45,7 +45,7 @@ class Move:
         self._batch: list[Prepared] = []
         #: what the destination does not take, and why
         self.refused: list[tuple[Seat, int, OnibusError]] = []
-        #: for each message: the partition it goes to, and its place among what goes there
+        #: for each message: its target partition, and its place among the messages for that
         self._places: list[tuple[Seat, int]] = []
 
     def add(
@@ -72,18 +72,18 @@ class Move:
         try:
             return admit(changed, settings, secret)
         except MessageTooLarge:
-            # What it grew by on its way is ours, not its sender's.
+            # Bytes that the broker added do not count towards the limit.
             sent = replace(message, enqueued_sequence_number=None, hop_count=0, dead_letter_of=None)
             sent.received_before = 0
             check_size(sent, len(encode(sent)), settings)
             return admit(changed, of_any_size(settings), secret)
 
     def keep_first(self, count: int) -> None:
-        """Leave all but the first messages where they are."""
+        """Move only the first messages; the others stay at the source."""
         del self.messages[count:], self.old_numbers[count:], self._batch[count:]
 
     def fit(self) -> None:
-        """Leave all messages but those whose rules take one slice, or the first one."""
+        """Keep only messages whose rules take one slice, or the first one."""
         self.keep_first(fitting(self._target, self._batch))
 
     @property

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.entities import SUBSCRIPTIONS, subscription_name
 from onibus.broker import readers, timekeeping
 from onibus.broker.entity import TOPIC, Entity
-from onibus.broker.entity_rows import entity_of, row_of
+from onibus.broker.entity_rows import KeptEntity, kept_of, row_of
 from onibus.broker.entity_rules import check_room, check_rules, check_sessions, check_targets
 from onibus.broker.idling import watch_idle
 from onibus.broker.key_rows import KeyRows
 from onibus.broker.probing import needs_disks
 from onibus.broker.quotas import Quotas
+from onibus.broker.reading_back import NamespaceOpening, Reading
 from onibus.broker.standing_readers import Standing, add_standing, start_standing
 from onibus.core import limits, settings
 from onibus.core.commands import ChangeSettings, ChangeSubscription, Command, SetRules
@@ -61,13 +63,13 @@ if TYPE_CHECKING:
 
 #: The name of the namespace's own store.
 NAME = "namespace"
-#: How long a failed store rests before it is opened anew.
+#: The pause before a failed store is reopened.
 REOPEN_MS = 1_000
 #: `meta` rows of this prefix have the identities of the message stores.
 STORE_ROW = "store/"
 
 
-#: Returns the rules that a subscription gets, or refuses those that it has.
+#: Returns the rules that a subscription gets, or rejects those that it has.
 ChangeRules = Callable[[list[Rule]], list[Rule]]
 
 
@@ -116,7 +118,7 @@ class Namespace:
         self._open_store = open_store
         self.threads = StoreThreads(NAME, make_writer)
         self.loop: CommitLoop | None = None
-        #: why its disk is taken to hang (probing.py); empty if it answers
+        #: why its disk is considered stalled (probing.py); empty if it responds
         self.stalled = ""
         self.entities: dict[str, Entity] = {}
         #: names whose creation, change or deletion is on its way → the settings it is to have
@@ -135,14 +137,29 @@ class Namespace:
         #: the readers that new entities get
         self.standing: Standing = lambda name: ()
 
-    def open(self) -> None:
-        """Open the store and read what there is."""
+    def read(self) -> NamespaceOpening:
+        """Open the store and read its entities, on any thread; `open` takes them up."""
         store = open_known(self._open_store, NAME, self._identity, self._store)
         self._identity, self._store = store.identity, store
-        loop = CommitLoop(
-            store, self.threads.write, before=lambda: None, after=self._after, failed=self.failed
-        )
-        loop.seconds, self.loop = self.commit_seconds, loop
+        try:
+            entities = [kept_of(row) for row in store.scan(ENTITIES)]
+            loop = CommitLoop(
+                store,
+                self.threads.write,
+                before=lambda: None,
+                after=self._after,
+                failed=self.failed,
+            )
+        except BaseException:
+            store.close()
+            raise
+        return NamespaceOpening(loop, entities)
+
+    def open(self, opening: NamespaceOpening) -> None:
+        """Take up a store that was opened, and read what there is."""
+        loop = self.loop = opening.loop
+        store = loop.store
+        loop.seconds = self.commit_seconds
         self._broker.disk.watch(loop)
         self._broker.alarms.opened(f"store {NAME}", store.notice)
         self._broker.probing.proven(NAME)
@@ -150,20 +167,21 @@ class Namespace:
         if not self._opened:
             timekeeping.resume(self._broker, store)
         self.keys.open(store)
-        self._read_entities(store)
+        self._take_entities(opening.entities)
         self._broker.works.open(store)
         self._broker.producers.open(store)
         readers.read_back(self._broker, store)
         by_incarnation = {entity.incarnation: entity for entity in self.entities.values()}
         self._broker.claims.load(store, by_incarnation)
 
-    def _read_entities(self, store: Store) -> None:
-        """Take up what entities there are; after a failure, what became of the last decisions."""
+    def _take_entities(self, kept: list[KeptEntity]) -> None:
+        """Load the stored entities; after a failure, they show the last decisions' outcome."""
         known = {entity.incarnation: entity for entity in self.entities.values()}
         found: dict[int, Entity] = {}
-        for row in store.scan(ENTITIES):
-            # In the order of incarnations: a topic stands before its subscriptions.
-            entity = entity_of(row, known | found)
+        topics = ChainMap(found, known)
+        for one in kept:
+            # In the order of incarnations: a topic comes before its subscriptions.
+            entity = one.entity(topics)
             self._incarnation = max(self._incarnation, entity.incarnation)
             if entity.incarnation in known:
                 self._changed_meanwhile(known[entity.incarnation], entity)
@@ -190,12 +208,20 @@ class Namespace:
         if self.threads.leaving:
             self.threads.when_left(self.reopen)
             return
-        if self._broker.closed:
+        if self._broker.closed or self.threads.opening:
             return
-        try:
-            self.open()
-        except (Failed, Refused) as error:
-            self._down(error)
+        reading = Reading(self.read)
+
+        def opened(_: BaseException | None) -> None:
+            if self._broker.closed:
+                reading.close()
+                return
+            try:
+                self.open(reading.take())
+            except (Failed, Refused) as error:
+                self._down(error)
+
+        self.threads.open(reading.run, opened)
 
     def _read_meta(self, store: Store) -> None:
         """Read, or make, the key of all hashes and tokens, and the last incarnation given."""
@@ -219,7 +245,7 @@ class Namespace:
         return self._identities.get(name)
 
     def know_store(self, name: str, identity: bytes) -> None:
-        """Remember a message store, so that an empty one in its place is noticed."""
+        """Record a message store, so that an empty one in its place is noticed."""
         if name not in self._identities and self.loop is not None:
             batch = WriteBatch()
             batch.put(META, (STORE_ROW + name, identity))
@@ -239,7 +265,7 @@ class Namespace:
 
     @property
     def online(self) -> bool:
-        """Tell whether anything can be decided."""
+        """Return whether the namespace's own store is open."""
         return self.loop is not None
 
     @property
@@ -247,7 +273,7 @@ class Namespace:
         """Something is on its way to the namespace's own store."""
         loop = self.loop
         waiting = loop is not None and (loop.busy or loop.waiting)
-        return bool(self.under_way) or waiting or self.threads.leaving
+        return bool(self.under_way) or waiting or self.threads.in_transit
 
     # Deciding
 
@@ -361,7 +387,9 @@ class Namespace:
         for change in several:
             rules = check_rules(change(rules), self.quotas.rules)
         assert isinstance(entity.settings, SubscriptionSettings)
-        check_sessions(rules, entity.settings, entity.partitioned)
+        known = set(map(id, entity.rules))
+        new = [rule for rule in rules if id(rule) not in known]
+        check_sessions(new, entity.settings, entity.partitioned)
         return rules
 
     @needs_disks
@@ -423,7 +451,7 @@ class Namespace:
         self._decide(entity.name, batch, reply, lambda: self._created(entity), wanted)
 
     def commit(self, records: WriteBatch, reply: Reply, value: Any = None) -> None:
-        """Commit records of the namespace's own store; answer when they are durable."""
+        """Commit records of the namespace's own store; reply when they are durable."""
         if self.loop is None:
             raise PartitionOffline("the namespace's store is down")
         self.loop.write(records)
@@ -438,7 +466,7 @@ class Namespace:
         then: Callable[[], None],
         wanted: AnySettings | None = None,
     ) -> None:
-        """Commit a decision; when it is durable, carry it out and answer."""
+        """Commit a decision; when it is durable, carry it out and reply."""
 
         def decided(outcome: Outcome) -> None:
             self.under_way.pop(name, None)
@@ -476,11 +504,13 @@ class Namespace:
         if loop is None:
             seat.offline = f"store {seat.store.name} is down"
             return
-        seat.partition = self._broker.new_partition(seat, loop.pages)
+        seat.partition = self._broker.new_partition(seat, loop.pages, seat.store.boot)
         self._broker.take_up(seat)
 
     def _changed(self, entity: Entity, wanted: AnySettings) -> None:
         entity.settings = wanted
+        for seat in entity.seats:
+            seat.store.shape += 1
         command: Command[None]
         if isinstance(wanted, SubscriptionSettings):
             command = ChangeSubscription(entity.number, wanted)
@@ -553,5 +583,5 @@ class Namespace:
 
 
 def _names(entity: Entity) -> list[str]:
-    """Return what must stand still while an entity is changed: itself, and a topic above it."""
+    """Return the names to lock while an entity is changed: its own, and that of its topic."""
     return [entity.name] if entity.topic is None else [entity.name, entity.topic.name]

@@ -2,7 +2,7 @@
 
 What a task stages is a work that waits (broker/works.py), with this note: whose it is and until
 when it is kept. Publishing decides the works of the named attempts and records the batch, in one
-commit; so whatever is retried, a batch is published once.
+commit; so a batch is published once, whatever the client retries.
 
 The record has a digest of the batch's rows as they were given (core/content_digest.py). A producer
 that publishes its last batch again names the attempts that it published, or stages the same rows
@@ -64,7 +64,7 @@ class Note(msgspec.Struct, array_like=True):
     attempt: int
     piece: int
     count: int
-    #: bus time at which it goes if it was not published
+    #: bus time at which it is deleted if it was not published
     until: int
     #: of its rows as they were given; earlier versions kept none
     digest: int | None = None
@@ -87,7 +87,7 @@ _decode = msgspec.msgpack.Decoder(Last).decode
 
 
 class Producers:
-    """All producers of the namespace, and what they have staged."""
+    """All producers of the namespace, and their staged batches."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -95,7 +95,7 @@ class Producers:
         self._publishing: set[tuple[int, str]] = set()
 
     def open(self, store: Store) -> None:
-        """Read what was published and what is staged."""
+        """Read the published and the staged batches."""
         rows: Any = store.scan(PRODUCERS)
         self._last = {(entity, producer): _decode(last) for entity, producer, last in rows}
         for work, note in self._notes():
@@ -131,7 +131,7 @@ class Producers:
         self._broker.works.stage(parts, now, msgspec.to_builtins(note), Outcome(staged))
 
     def _parts(self, entity: Entity, messages: Sequence[Message] | Admission) -> Any:
-        """Return what goes to each partition, how many messages there are, and their digest."""
+        """Return the messages for each partition, their number, and their digest."""
         if not isinstance(messages, (list, tuple)):
             if isinstance(messages, Sequence):
                 raise InvalidArgument("stage a list of messages")
@@ -290,7 +290,7 @@ class Producers:
         ]
 
     def lease_over(self, work: int) -> None:
-        """Something was never published: it goes."""
+        """Delete a staged batch whose lease expired before it was published."""
         if work not in dict(self._notes()):
             return
         # Where the namespace's store is down, its opening finds this lease again.
@@ -321,7 +321,7 @@ class Producers:
         ]
 
     def staged(self, name: str) -> list[Staged]:
-        """Return what is staged for an entity."""
+        """Return the batches staged for an entity."""
         entity = self._broker.find(name)
         return [
             Staged(
@@ -397,7 +397,7 @@ def _check_same(producer: str, last: Last, attempts: list[Attempt], notes: dict[
 
 
 def _content(notes: list[Note]) -> tuple[int | None, int]:
-    """Return the digest of what was staged, if all of it has one, and how many rows it has."""
+    """Return the digest of the staged rows, if all of them have one, and their number."""
     digests = [note.digest for note in notes if note.digest is not None]
     whole = len(digests) == len(notes)
     return content_digest.add(digests) if whole else None, sum(note.count for note in notes)

@@ -330,7 +330,7 @@ def _commit(broker: Broker, entity: Entity, reader: NamedReader, reply: Reply) -
 
 
 def _forget(broker: Broker, entity: Entity, reader: NamedReader) -> None:
-    """Keep nothing for a reader any more."""
+    """Stop keeping rows for a reader."""
     entity.readers.pop(reader.name, None)
     broker.timers.cancel(("reader", (entity.incarnation, reader.name)))
     _tell(broker, entity, lambda _: entity.keep_no_longer(reader))
@@ -482,7 +482,7 @@ def reach_of(broker: Broker, entity_name: str, index: int, start: int, limit_byt
 def read_back(broker: Broker, store: Store) -> None:
     """Take up the readers that the namespace's own store has, before any partition is opened.
 
-    After that store has failed, what was being decided shows: a reader is what its row says.
+    After that store has failed, the rows show the outcome of pending decisions.
     """
     entities = _by_incarnation(broker)
     left = WriteBatch()

@@ -103,7 +103,7 @@ class Reading(Generic[P, F]):
             fail(reply, error)
 
     def _ask(self, question: Query[T]) -> T:
-        """Ask the partition; the error of a named reader says what it has lost."""
+        """Plan in the partition; the error of a named reader names the rows it has lost."""
         try:
             return self._broker.apply(self.seat, question, self._broker.clock.now())
         except LogGap as gap:
@@ -165,7 +165,7 @@ class Reading(Generic[P, F]):
         raise NotImplementedError
 
     def _passed(self, pieces: list[P]) -> None:
-        """Take note of what was read."""
+        """Record the position after the rows that were read."""
 
 
 class LogReading(Reading[Piece, tuple[Block, int, int]]):

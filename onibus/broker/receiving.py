@@ -1,4 +1,4 @@
-"""Receiving: one receive over all partitions, and those who wait for what is not there yet."""
+"""Receiving: one receive over all partitions, and receivers that wait for messages."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from onibus.core.errors import (
     QuotaExceeded,
 )
 from onibus.core.inspection import NonExclusive
+from onibus.core.limits import RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.route import partition_of
 from onibus.shard.replies import TOLD, Reply, answer, fail
@@ -29,16 +30,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Tries once to get something for a receiver; answers the reply and tells True when it did.
+#: Tries once to get messages for a receiver; on success completes the reply and returns True.
 Fetch = Callable[["Waiter"], bool]
 
 
-#: Those who wait for the same, and find nothing where one of them found nothing.
+#: Receivers of one kind wait for the same: if one finds no message, none does.
 Kind = tuple[Any, ...]
+
+#: Waiting receivers that are tried before other clients have their turn.
+TRIED_A_SLICE = 200
 
 
 class Waiter:
-    """A receiver that waits. `nothing` is what it is told when its time is over."""
+    """A receiver that waits. `nothing` is its result when its wait time is over."""
 
     __slots__ = ("attempt_id", "entity", "fetch", "kind", "nothing", "reply")
 
@@ -55,7 +59,7 @@ class Waiter:
         self.fetch = fetch
         self.nothing = nothing
         self.reply = reply
-        #: None where nobody else waits for the same
+        #: None if no other receiver waits for the same
         self.kind = kind
         #: a receive under the same id, in the meantime, is repeated for it (F9)
         self.attempt_id = attempt_id
@@ -85,6 +89,8 @@ def receive(
 ) -> Waiter | None:
     """Deliver messages of any partition, locked or deleted; wait if no message is available.
 
+    It delivers at most RECEIVED_MAX at once, whatever the limit.
+
     `visibility_ms` replaces the lock duration of the entity. If receivers hold `held_max` messages
     already, they get none. `bytes_max` bounds the bytes that are delivered, except those of the
     first message.
@@ -106,6 +112,7 @@ def receive(
         bytes_max=bytes_max,
         held_max=_share(entity, held_max),
     )
+    limit = min(limit, RECEIVED_MAX)
 
     def fetch(waiter: Waiter) -> bool:
         found: list[ReceivedMessage] = []
@@ -126,7 +133,7 @@ def receive(
                 return True
             found += received.messages
             left = received.left
-            if len(found) == limit or (left is not None and left <= 0):
+            if len(found) >= limit or (left is not None and left <= 0):
                 break
         if found:
             answer(waiter.reply, found)
@@ -243,29 +250,35 @@ def _after_commit(broker: Broker, seat: Seat, reply: Reply, value: Any) -> None:
 
 
 def serve(broker: Broker, entity: Entity) -> None:
-    """Something may have become available: try for those who wait, in the order they came.
+    """Try waiting receivers in order of arrival: messages may have become available.
 
     A thousand may wait for the same: once one of them finds nothing, the others are not tried.
     """
-    waiting, entity.waiters = list(entity.waiters), type(entity.waiters)()
+    waiting, entity.waiters = entity.waiters, {}
     in_vain: set[Kind | None] = set()
+    tried = 0
     for waiter in waiting:
         if waiter.reply.done():
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
-        elif waiter.kind in in_vain and not _repeats(waiter):
-            entity.waiters.append(waiter)
+        elif tried == TRIED_A_SLICE or (waiter.kind in in_vain and not _repeats(waiter)):
+            entity.add_waiter(waiter)
         elif not _fetch(waiter):
-            entity.waiters.append(waiter)
+            tried += 1
+            entity.add_waiter(waiter)
             if waiter.kind is not None:
                 in_vain.add(waiter.kind)
         else:
+            tried += 1
             broker.timers.cancel(("waiter", waiter))
             waiter.let_go()
+    if tried == TRIED_A_SLICE:
+        # Others have their turn before the rest is tried.
+        broker.wake(entity)
 
 
 def _repeats(waiter: Waiter) -> bool:
-    """Tell whether a receive under the same attempt id has found something."""
+    """Return whether a receive under the same attempt id has found messages."""
     if waiter.attempt_id is None:
         return False
     entity = waiter.entity
@@ -276,7 +289,7 @@ def _repeats(waiter: Waiter) -> bool:
 def give_up(broker: Broker, waiter: Waiter) -> None:
     """A receiver has waited long enough, unless there is something for it just now (P6)."""
     if waiter in waiter.entity.waiters:
-        waiter.entity.waiters.remove(waiter)
+        del waiter.entity.waiters[waiter]
         if waiter.reply.done() or _fetch(waiter):
             waiter.let_go()
             return
@@ -284,7 +297,7 @@ def give_up(broker: Broker, waiter: Waiter) -> None:
 
 
 def stop_waiting(broker: Broker, waiter: Waiter) -> None:
-    """A receiver waits no longer; where it was served already, that stands."""
+    """End the wait of a receiver; if it got messages already, it keeps them."""
     if broker.timers.is_set(("waiter", waiter)):
         broker.timers.cancel(("waiter", waiter))
         _tell_nothing(waiter)
@@ -307,23 +320,23 @@ def _try_or_wait(broker: Broker, waiter: Waiter, wait_ms: int) -> Waiter | None:
         give_up(broker, waiter)
         return None
     _forget_done(broker, waiter.entity)
-    waiter.entity.waiters.append(waiter)
+    waiter.entity.add_waiter(waiter)
     broker.timers.set(("waiter", waiter), broker.clock.now() + wait_ms)
     return waiter
 
 
 def _forget_done(broker: Broker, entity: Entity) -> None:
-    """Let go of receivers that were cancelled; looked for whenever their number has doubled."""
+    """Drop cancelled receivers, each time the number of waiters has doubled."""
     if len(entity.waiters) < entity.waiters_swept:
         return
     for waiter in [one for one in entity.waiters if one.reply.done()]:
-        entity.waiters.remove(waiter)
+        del entity.waiters[waiter]
         broker.timers.cancel(("waiter", waiter))
     entity.waiters_swept = 2 * len(entity.waiters) + 16
 
 
 def _fetch(waiter: Waiter) -> bool:
-    """Try for somebody who waits; an error ends the waiting."""
+    """Try a waiting receiver; an error ends its wait."""
     try:
         return waiter.fetch(waiter)
     except OnibusError as error:

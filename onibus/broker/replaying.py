@@ -70,7 +70,7 @@ class _Replay:
             self._send()
 
     def _send(self) -> None:
-        """Send a slice of what was read, or read on."""
+        """Send a slice of the read messages, or read the next ones."""
         try:
             entity = open_for_sends(self._broker, self._to)
             count = min(SENT_A_SLICE, slice_count(entity))

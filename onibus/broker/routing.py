@@ -8,8 +8,8 @@ from onibus.core.path.admit import Prepared
 from onibus.core.path.route import partition_of
 from onibus.shard.seat import Seat
 
-#: A partition, the positions of its messages in what was sent (not needed where it gets all), and
-#: whether any other would do.
+#: A partition, the positions of its messages in the batch (not needed if it gets all), and whether
+#: any other partition would do.
 Part = tuple[Seat, list[int], bool]
 
 

@@ -1,4 +1,4 @@
-"""Sending: admit, route, gather; one batch a partition goes through the core with the commit."""
+"""Sending: admit, route, gather; one send batch per partition goes through the core."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def send_each(
     reply_to: Callable[[list[int]], Reply],
     refuse: Callable[[int, BaseException], None],
 ) -> None:
-    """Store messages that came together, each by itself: `refuse` is told which ones are not taken.
+    """Store messages that came together, each separately; call `refuse` for rejected ones.
 
-    Those that go to one partition are answered together: `reply_to` is given their places.
+    Messages of one partition get one reply: `reply_to` gets their positions.
     """
     entity = open_for_sends(broker, name)
     settings, secret = entity.log_settings, broker.namespace.secret
@@ -90,7 +90,7 @@ def send_each(
         except Exception as error:
             refuse(place, error)
             continue
-        # It counts at once: the next one may not fit any more.
+        # It counts at once: the next message may not fit.
         seat.pending_bytes += size
         one[0].append(place)
         one[1].append(prepared)
@@ -151,12 +151,17 @@ class Admission:
         """Check all messages; touches nothing of the broker, so any thread may do it."""
         if type(messages) not in (list, tuple) or not 0 < len(messages) <= BATCH_COUNT_MAX:
             raise InvalidArgument(f"a batch must be a list of 1 to {BATCH_COUNT_MAX} messages")
+        self.batch = []
+        self.admit_more(messages)
+
+    def admit_more(self, messages: Sequence[Message]) -> None:
+        """Check further messages of the batch."""
         settings, secret = self.settings, self._secret
-        self.batch = [admit(message, settings, secret) for message in messages]
+        self.batch += [admit(message, settings, secret) for message in messages]
 
 
 def open_for_sends(broker: Broker, name: str) -> Entity:
-    """Return a queue or topic that takes messages, or refuse."""
+    """Return a queue or topic that accepts messages; reject any other entity."""
     entity = broker.find(name)
     if entity.topic is not None:
         raise InvalidOperation(f"{entity.name} is a subscription: send to {entity.topic.name}")
@@ -165,20 +170,20 @@ def open_for_sends(broker: Broker, name: str) -> Entity:
 
 
 def check_delay(entity: Entity, delay_ms: int) -> None:
-    """Refuse a delay that cannot be kept."""
+    """Reject a delay that is out of range, or for a topic."""
     check_whole("delay_ms", delay_ms, 0, DELIVERY_DELAY_MS_MAX)
     if entity.kind != QUEUE:
         raise InvalidOperation(f"{entity.name} is a {entity.kind}: only queues delay messages")
 
 
 def check_takes(entity: Entity) -> None:
-    """Refuse where a queue or topic is paused for sends."""
+    """Reject a send to a queue or topic that is paused for sends."""
     if not entity.log_settings.sends:
         raise EntityDisabled(f"{entity.name} is {entity.settings.status}: it accepts no messages")
 
 
 def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply: Reply) -> None:
-    """Store a batch over several partitions, whole or not at all (P13)."""
+    """Store a batch over several partitions atomically (P13)."""
     work = {
         seat: StagedPart([batch[position] for position in positions])
         for seat, positions, _ in parts
@@ -189,7 +194,7 @@ def _send_parts(broker: Broker, batch: list[Prepared], parts: list[Part], reply:
 def do_in_turn(
     broker: Broker, work: dict[Seat, StagedPart], reply: Reply, run: Callable[[], None]
 ) -> None:
-    """Do a work that sends, after what was sent before it, and when its fan-out is computed."""
+    """Do a work that sends, after earlier sends, and when its fan-out is computed."""
     entities = list(dict.fromkeys(seat.entity for seat in work))
     if not waits(entities, [(seat, part.batch) for seat, part in work.items()]):
         run()
@@ -280,7 +285,7 @@ def take_in(seats: Iterable[Seat]) -> None:
 
 
 def reroute(broker: Broker, request: SendRequest, error: OnibusError) -> None:
-    """A send cannot be tried where it should: a keyless one goes to another partition (P5)."""
+    """Reroute a keyless send whose partition is unavailable; fail others (P5)."""
     if not request.keyless or isinstance(error, EntityNotFound):
         fail(request.reply, error)
         return

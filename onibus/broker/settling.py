@@ -1,4 +1,4 @@
-"""Settling: what receivers and owners do to messages that are there."""
+"""Settling: the changes that receivers and operators make to existing messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from onibus.core.errors import (
 )
 from onibus.core.holds import TOKEN
 from onibus.core.inspection import Filter, check_filter
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import partition_index
 from onibus.shard.replies import Outcome, Reply, answer, fail
@@ -293,11 +293,12 @@ def on_all(
 
     The reply gets the received messages, if the command receives.
     """
-    check_numbers(subjects)
+    # Completing by tokens is the quickest.
+    check_numbers(subjects, BATCH_COUNT_MAX if seat_of is seat_of_token else NUMBERS_MAX)
     by_seat: dict[Seat, list[Any]] = {}
     for subject in subjects:
         by_seat.setdefault(seat_of(entity, subject), []).append(subject)
-    # One moment for all of it: what was found must not come due before it is acted on.
+    # One time for all of it: messages must not come due between the search and the change.
     now = broker.clock.now()
     for seat in by_seat:
         broker.advance(seat, now)
@@ -331,7 +332,7 @@ def _after_commit(broker: Broker, seat: Seat, value: Any, reply: Reply) -> None:
 def on_session(
     broker: Broker, entity: Entity, seat: Seat, command: Command[Any], reply: Reply
 ) -> None:
-    """Do something to a session that the caller holds; answered when it is durable.
+    """Change a message session that the caller holds; reply when that is durable.
 
     Sessions keep their states without messages, so states may take only half of the disk's reserve.
     """
@@ -458,7 +459,7 @@ def purge_all(
     held: bool = False,
     most: int | None = None,
 ) -> None:
-    """Delete messages that match, in slices; answer how many when all is durable (X2).
+    """Delete messages that match, in slices; reply with their number when all is durable (X2).
 
     With `held` also locked messages. At most `most`: the oldest of each partition first.
     """

@@ -1,4 +1,4 @@
-"""Readers that each new entity has from its creation on, so that no row goes before it is read.
+"""Readers that each new entity has from its creation on, so that no row is deleted unread.
 
 One commit creates an entity and its standing readers. `namespace.standing` says which ones.
 """

@@ -1,4 +1,4 @@
-"""Ticking: what is to be done when a timer of the broker rings."""
+"""Ticking: the actions of the broker's timers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 #: Time between two slices of tidying a partition.
 TIDY_AGAIN_MS = 5
 TIDY_RARELY_MS = 60_000
-#: So many blocks of a partition are merged although somebody works with it.
+#: With this many blocks a partition is merged even while clients use it.
 MANY_BLOCKS = 1_024
 
 
-def ring(broker: Broker, kind: str, subject: Any) -> None:
-    """Do what is due."""
+def ring(broker: Broker, kind: str, subject: Any) -> bool:
+    """Do a slice of what is due; return whether more is left."""
     if kind == "waiter":
         give_up(broker, subject)
     elif kind == "timeout":
@@ -57,7 +57,8 @@ def ring(broker: Broker, kind: str, subject: Any) -> None:
     elif kind in ("flush", "reopen", "orphans"):
         _tick_store(broker, kind, broker.stores[subject])
     elif subject in broker.seats:
-        _tick_seat(broker, kind, broker.seats[subject])
+        return _tick_seat(broker, kind, broker.seats[subject])
+    return False
 
 
 def _tick_store(broker: Broker, kind: str, store: Shard) -> None:
@@ -72,32 +73,34 @@ def _tick_store(broker: Broker, kind: str, store: Shard) -> None:
             store.flush_later()
 
 
-def _tick_seat(broker: Broker, kind: str, seat: Seat) -> None:
+def _tick_seat(broker: Broker, kind: str, seat: Seat) -> bool:
     if kind == "reread":
         read_again(broker, seat)
-        return
+        return False
     if seat.partition is None or seat.store.loop is None:
-        return
+        return False
     if kind == "partition":
         now = broker.clock.now()
         try:
             broker.advance(seat, now)
         except PartitionOffline:
-            return
-        # What one slice did not reach goes on when others have had their turn.
+            return False
+        # The rest of a slice continues when others have had their turn.
         due = seat.online().next_wake()
         broker.timers.set(("partition", seat.id), max(due, now + 1))
-        return
+        return due <= now
     now, rested = broker.clock.now(), seat.partition.accessed + TIDY_AFTER_MS
     unused = now >= rested or len(seat.partition.log.places) > MANY_BLOCKS
     eager = unused and not seat.store.loop.busy
     if tidy(broker, seat, eager):
         broker.timers.set(("tidy", seat.id), now + TIDY_AGAIN_MS)
-    elif not eager:
+        return True
+    if not eager:
         broker.timers.set(("tidy", seat.id), max(rested, now + TIDY_AGAIN_MS))
     elif seat.partition is not None and seat.partition.keeps_for_a_time():
-        # Nobody may come by again: what is kept for a time only must go all the same.
+        # Expired ids and rows must be deleted even if no client uses the partition again.
         broker.timers.set(("retidy", seat.id), broker.clock.now() + TIDY_RARELY_MS)
+    return False
 
 
 def tidy(broker: Broker, seat: Seat, eager: bool = True) -> bool:

@@ -46,7 +46,7 @@ def resume(broker: Broker, store: Store) -> None:
 
 
 def keep_time(broker: Broker) -> None:
-    """Look at the wall clock, say when it is in doubt, and keep what a restart needs."""
+    """Check the wall clock, report when it is in doubt, and keep the record for a restart."""
     clock = broker.clock
     clock.observe()
     doubt = _doubt(broker)

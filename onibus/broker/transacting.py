@@ -1,7 +1,8 @@
-"""Transactions: sends and settlements that happen together or not at all (B5, P8).
+"""Bus transactions: sends and settlements that happen atomically (B5, P8).
 
-What is sent and settled is gathered here and changes nothing; locks run on. `commit` finds that all
-of it can be done, at one moment, and hands it to the works (broker/works.py).
+Sends and settlements are gathered here and change nothing yet; message locks keep expiring.
+`commit` checks that all of them are possible at the same time, and passes them to the works
+(broker/works.py).
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ class Transaction:
             raise
 
     def _not_committed(self, error: BaseException) -> None:
-        """Where nothing was changed it may be committed again, or rolled back."""
+        """Reopen a rejected transaction for a commit or rollback; otherwise mark it unknown."""
         self.ended = "" if isinstance(error, Refused) else UNKNOWN
 
     def _find(self, settled: _Settled, parts: dict[Seat, Part], now: int) -> None:
@@ -244,11 +245,11 @@ class Transaction:
                 positions[seat] = [chosen[place] for place in places]
 
     def spoil(self, why: str) -> None:
-        """Something that belongs to it was refused: without that it can only be rolled back."""
+        """Note that one of its operations was rejected: it can only be rolled back."""
         self.ended = self.ended or f"contains a rejected operation: {why}"
 
     def rollback(self) -> None:
-        """Forget all of it: nothing was sent, what was held is held as before."""
+        """Roll back: nothing is sent, and message locks stay as they were."""
         if self.ended in (COMMITTED, UNKNOWN):
             raise InvalidOperation(f"this transaction {_ENDED[self.ended]}")
         self._sends.clear()
@@ -258,18 +259,23 @@ class Transaction:
 
     @property
     def has_run_out(self) -> bool:
-        """Tell whether it was open for too long: all it can do is roll back."""
+        """Return whether it was open for too long and can only be rolled back."""
         return self._broker.clock.now() >= self._deadline
 
+    @property
+    def room(self) -> int:
+        """How many more messages and rules it takes."""
+        rules = sum(map(len, self._rules.values()))
+        return self._limit - len(self._sends) - len(self._settlements) - rules
+
     def _open(self, more: int) -> None:
-        """Refuse where the transaction has ended, has run out of time, or gets too large."""
+        """Reject the call if the transaction has ended, has expired, or becomes too large."""
         if not self.ended and self.has_run_out:
             self.rollback()
             self.ended = f"was open for longer than {TRANSACTION_MS_MAX // 1_000} s"
         if self.ended:
             raise InvalidOperation(f"this transaction {_ENDED.get(self.ended, self.ended)}")
-        rules = sum(map(len, self._rules.values()))
-        if len(self._sends) + len(self._settlements) + rules + more > self._limit:
+        if more > self.room:
             raise QuotaExceeded(
                 f"too many messages and rules: a transaction has at most {self._limit}"
             )

@@ -45,7 +45,7 @@ class Turn:
         *,
         stops: bool = True,
     ) -> None:
-        """Take what is sent; `stops`: it is dropped if its client closes its connection."""
+        """Queue a send; `stops`: it is dropped if its client closes its connection."""
         self.stops = stops
         self.entities = entities
         self.run = run
@@ -157,7 +157,7 @@ class Turns:
         self.soon: Callable[[Callable[[], None]], object] = broker.call_soon
 
     def take(self, turn: Turn) -> None:
-        """Do something after whatever was sent to the same entities before it."""
+        """Call a function after all earlier sends to the same entities."""
         self.waiting += 1
         for entity in turn.entities:
             if entity.lane is None:
@@ -166,7 +166,7 @@ class Turns:
         self._begin(turn)
 
     def run(self, turn: Turn) -> None:
-        """Do what has waited for its turn."""
+        """Run a turn that has waited."""
         turn.run()
 
     def _begin(self, turn: Turn) -> None:

@@ -70,7 +70,7 @@ class Works:
         self._waiting: list[Reply] = []
 
     def open(self, store: Store) -> None:
-        """Read what was staged or decided when the namespace's store was last open."""
+        """Read the works that were staged or decided when the namespace's store was last open."""
         scanned: Any = store.scan(WORKS)
         rows = {work: decode_row(content) for work, content in scanned}
         for work in [one for one in self._works.values() if one.id not in rows]:
@@ -118,8 +118,8 @@ class Works:
     def do(self, parts: Parts, now: int, reply: Reply, rules: RuleDecision | None = None) -> None:
         """Carry out a work; the reply gets `Results` when all of it is durable.
 
-        The caller has brought the partitions to `now`, and found at that moment what is to change.
-        The row that decides changes `rules` too: messages that the work sends follow the new ones.
+        The caller has brought the partitions to `now`, and found the changes at that moment. The
+        row that decides changes `rules` too: messages that the work sends follow the new ones.
         """
         stores = list(dict.fromkeys(seat.store for seat in parts))
         for seat in parts:
@@ -250,7 +250,7 @@ class Works:
         return work
 
     def _abort(self, work: Work, error: BaseException) -> None:
-        """A work will not happen: forget what was staged of it."""
+        """Drop a work that will not happen, and delete its staged parts."""
         self._take_out(work.id)
         if work.rules is not None:
             work.rules.end()
@@ -269,7 +269,7 @@ class Works:
     # Publishing
 
     def notes(self) -> dict[int, Any]:
-        """Return what is kept with works that are staged and not decided."""
+        """Return the notes of works that are staged and not decided."""
         return {
             one.id: one.note
             for one in self._works.values()
@@ -419,7 +419,7 @@ class Works:
                 self._late(work, seat)
             elif seat.partition is partition:
                 self._carry_out(work, seat, piece, part)
-            # Otherwise its store was reopened, and publishes what it finds there.
+            # Otherwise its store was reopened, and publishes the parts it finds.
             self._turn_over()
 
         self._in_turn += 1
@@ -435,7 +435,7 @@ class Works:
         self._after_commit(seat, partial(self._published, work, seat.id))
 
     def _published(self, work: Work, seat_id: int, outcome: Outcome) -> None:
-        """A partition has done its part; the work's row goes when all have."""
+        """Record that a partition has done its part; delete the work's row when all have."""
         if outcome.error is not None:
             fail(work.reply, outcome.error)
             return
@@ -455,7 +455,7 @@ class Works:
             self._broker.namespace.commit(batch, Outcome())
 
     def forget(self, entity: Entity) -> None:
-        """An entity is being deleted, and with it what is staged in its partitions."""
+        """Drop the parts staged in the partitions of an entity that is being deleted."""
         seats = {seat.id: seat for seat in entity.seats}
         for work in [one for one in self._works.values() if one.parts.keys() & seats.keys()]:
             for seat_id in [one for one in work.parts if one in seats]:

@@ -122,7 +122,7 @@ class EncodedBody:
 
 def encode_stream(batch: pa.RecordBatch, before: int = 0) -> memoryview:
     """Return an Arrow IPC stream of one batch, uncompressed, with zeros before it."""
-    # The length is known before: growing, a buffer would copy what it has again and again.
+    # The length is known: a growing buffer would copy its content again and again.
     size = batch.schema.serialize().size + pa.ipc.get_record_batch_size(batch) + _END_BYTES
     buffer = pa.allocate_buffer(before + size)
     with pa.FixedSizeBufferWriter(buffer) as sink:
@@ -149,7 +149,7 @@ def encode_arrow(
 ) -> bytes:
     """Return the bytes of a block of these rows; ordinals must rise. One number stands for all.
 
-    The batch is one that `conform` has returned, and `body` the same, where it was encoded before.
+    The batch comes from `conform`; `body` is its encoding, if that was made before.
     """
     assert batch.num_rows, "a block has at least one row"
     body = body or EncodedBody(batch)
@@ -193,7 +193,7 @@ def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def _kind(given: pa.DataType) -> str:
-    """Return what a column has, whatever its layout."""
+    """Return the values of a column, whatever its layout."""
     types = pa.types
     if types.is_dictionary(given):
         return _kind(given.value_type)

@@ -31,6 +31,7 @@ from onibus.core.lifecycle import State
 from onibus.core.limits import (
     BATCH_COUNT_MAX,
     ID_LENGTH_MAX,
+    NUMBERS_MAX,
     REASON_LENGTH_MAX,
     SESSION_STATE_BYTES_MAX,
     VISIBILITY_MS_MAX,
@@ -348,10 +349,10 @@ class ReceiveDeferred(Command[list[ReceivedMessage]], frozen=True):
         check_numbers(self.numbers)
 
 
-def check_numbers(numbers: object) -> None:
-    """Reject what is not a list of sequence numbers."""
-    if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"pass a list of 1 to {BATCH_COUNT_MAX} messages or sequence numbers")
+def check_numbers(numbers: object, most: int = NUMBERS_MAX) -> None:
+    """Reject what is not a list of sequence numbers, or of messages."""
+    if not isinstance(numbers, Sequence) or not 0 < len(numbers) <= most:
+        raise InvalidArgument(f"pass a list of 1 to {most} messages or sequence numbers")
 
 
 # Settling

@@ -27,7 +27,7 @@ _CHUNK = 128
 class FairQueue(Runs):
     """The ready messages of a queue with fair delivery.
 
-    The runs themselves hold what was not found to be of a noisy group.
+    The runs themselves hold messages that were not found to be of a noisy group.
     """
 
     __slots__ = ("_queues", "_subscription", "noise")
@@ -82,7 +82,7 @@ class FairQueue(Runs):
         return False
 
     def take(self, limit: int, below: int, now: int = 0) -> list[int]:
-        """Take out and return what is delivered next, at most `limit`, all lower than `below`."""
+        """Take out and return the next messages to deliver, at most `limit`, all below `below`."""
         noisy = self.noise.noisy(now)
         if not noisy and not self._queues:
             return super().take(limit, below)
@@ -92,7 +92,7 @@ class FairQueue(Runs):
         return taken
 
     def _take_quiet(self, limit: int, below: int, noisy: dict[str, int]) -> list[int]:
-        """Take what is not of a noisy group, in order, as far as one call may look."""
+        """Take messages that are not of a noisy group, in order, as far as one call may search."""
         quiet = [(queue.first(), one) for one, queue in self._queues.items() if one not in noisy]
         heapify(quiet)
         budget, room = FAIR_ROWS_READ_MAX, FAIR_BYTES_READ_MAX
@@ -160,7 +160,7 @@ class FairQueue(Runs):
         return max(first.size // first.rows, last.size // last.rows) * len(ordinals)
 
     def _take_noisy(self, limit: int, below: int, noisy: dict[str, int]) -> list[int]:
-        """Take of the noisy group with the fewest in flight, counting what is taken."""
+        """Take from the noisy group with the fewest in flight, counting those taken."""
         order = [
             (noisy[group], queue.first(), group)
             for group, queue in self._queues.items()

@@ -1,13 +1,13 @@
-"""Who wants which row of a topic's block.
+"""The subscriptions that want each row of a topic's block.
 
 `Members` is what a block is stored with: for each subscription the rows that it takes. As bytes, in
 the column `fans` of `block_index`, little-endian:
 
-    u8   1 where the ordinals of the rows follow (they skip: compaction), 0 where they are first, …
+    u8   1 if the ordinals of the rows follow (compaction left gaps), 0 if they are first, …
     u64  the ordinal of each row, if so
     then for each subscription that takes any row:
     i64  its number; 0 is the topic itself, whose scheduled messages wait there
-    u8   1 where it takes all rows; 0 where a bit for each row follows, lowest first, in whole bytes
+    u8   1 if it takes all rows; 0 if a bit for each row follows, lowest first, in whole bytes
 
 `Fans` is what memory keeps of it: how many subscriptions want each row.
 """
@@ -40,11 +40,11 @@ class Fans:
         self.counts = counts
 
     def live(self) -> int:
-        """Return how many rows somebody wants."""
+        """Return how many rows any subscription wants."""
         return int(np.count_nonzero(self.counts))
 
     def release(self, first: int, last: int) -> int:
-        """One subscription wants these rows no more; return how many nobody wants now."""
+        """Release these rows for one subscription; return how many no subscription wants now."""
         start, end = np.searchsorted(self.ordinals, np.array((first, last + 1), ORDINAL))
         if end - start == 1:
             self.counts[start] -= 1
@@ -54,14 +54,14 @@ class Fans:
         return int(len(chosen) - np.count_nonzero(chosen))
 
     def wanted(self) -> set[int]:
-        """Return the ordinals that somebody wants."""
+        """Return the ordinals that any subscription wants."""
         return set(self.ordinals[self.counts > 0].tolist())
 
 
 class Members:
     """The rows of a new block, and which subscription takes which of them."""
 
-    __slots__ = ("_added", "_counts", "_ordinals", "_size", "_skips", "_taken")
+    __slots__ = ("_added", "_counts", "_ordinals", "_size", "_skips", "_taken", "_whole")
 
     def __init__(self, ordinals: Ordinals) -> None:
         self._ordinals = ordinals
@@ -70,6 +70,8 @@ class Members:
         self._counts = np.zeros(len(ordinals), np.uint16)
         #: positions that are not counted yet, once per subscription
         self._added: list[int] = []
+        #: subscriptions that take all rows
+        self._whole = 0
         #: the bits of the rows that a subscription takes; None: all of them
         self._taken: dict[int, bytes | None] = {}
 
@@ -81,7 +83,7 @@ class Members:
         """A subscription takes the rows at these positions, in rising order."""
         if len(positions) == len(self._ordinals):
             self._taken[number] = None
-            self._counts += np.uint16(1)
+            self._whole += 1
         elif len(positions):
             self._taken[number] = _bits(positions, self._size)
             self._added += positions
@@ -98,7 +100,7 @@ class Members:
         """A subscription does not take the rows that it was given."""
         bits = self._taken.pop(number, b"")
         if bits is None:
-            self._counts -= np.uint16(1)
+            self._whole -= 1
         elif bits:
             taken = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
             self._counts -= taken[: len(self._counts)]
@@ -106,6 +108,8 @@ class Members:
     def fans(self) -> Fans:
         """Return how many take each row."""
         self._count()
+        self._counts += np.uint16(self._whole)
+        self._whole = 0
         return Fans(self._ordinals, self._counts)
 
     def encode(self) -> bytes:
@@ -120,7 +124,7 @@ class Members:
 
 
 def _bits(positions: list[int], size: int) -> bytes:
-    """Return so many bytes with the bits at these positions set."""
+    """Return `size` bytes with the bits at these positions set."""
     if size > 64:
         flags = np.zeros(8 * size, np.uint8)
         flags[positions] = 1

@@ -49,7 +49,7 @@ class Hold:
         self.groups: dict[int, Session] = {}
         #: the groups of those in flight from a fair queue; None if this hold does not count (B10)
         self.fair: dict[int, str] | None = None
-        #: what it still holds, each until when
+        #: the ordinals that it still holds, each with the time its lock expires
         self.ordinals: dict[int, int] = {}
         #: the ReceiveRequestAttemptId of the receive that delivered them (F9)
         self.attempt: str | None = None

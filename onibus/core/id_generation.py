@@ -67,7 +67,7 @@ class Generation:
         return entries
 
     def write(self, partition: int, pages: IdPages, out: WriteBatch) -> None:
-        """Put what was recorded since the last write as one row."""
+        """Put the ids recorded since the last write as one row."""
         start = self._written
         self._written = len(self.hashes)
         if len(self._loose_rows) == _ROWS_FOLDED:

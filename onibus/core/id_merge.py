@@ -44,7 +44,7 @@ class _Source:
         return self.next_chunk < len(self.run.chunks)
 
     def load(self, unsettled: Unsettled) -> None:
-        """Read on, once half of what was read is taken: slices are even, and copy little."""
+        """Read on, once half of the read entries are taken: slices are even, and copy little."""
         if self.more() and self.entries.shape[1] < _ENTRIES_A_SOURCE // 2:
             parts = [self.entries]
             loaded = self.entries.shape[1]

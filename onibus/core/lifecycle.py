@@ -30,7 +30,7 @@ class State(IntEnum):
     DEAD_LETTERED_DEFERRED_LOCKED = 10
     GONE = 11
 
-    # Enum's own hash is a function of Python, which each look into a table would call.
+    # Enum's own hash is a Python function, which each table lookup would call.
     __hash__ = int.__hash__
 
 

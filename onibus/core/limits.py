@@ -20,7 +20,7 @@ ADDRESS_LENGTH_MAX = 1_024
 DEDUPLICATION_WINDOW_MS_MIN = 20 * SECOND_MS
 DEDUPLICATION_WINDOW_MS_MAX = 7 * DAY_MS
 DEDUPLICATION_WINDOW_MS_DEFAULT = 10 * MINUTE_MS
-#: [SQS] The deduplication interval of FIFO queues, and how long an attempt id is remembered.
+#: [SQS] The deduplication interval of FIFO queues, and how long an attempt id is recorded.
 FIFO_INTERVAL_MS = 5 * MINUTE_MS
 #: [SB] Lock durations.
 LOCK_DURATION_MS_MIN = 1 * SECOND_MS
@@ -28,8 +28,8 @@ LOCK_DURATION_MS_MAX = 5 * MINUTE_MS
 LOCK_DURATION_MS_DEFAULT = 1 * MINUTE_MS
 #: [SQS] Visibility timeouts of FIFO queues reach from none to 12 hours.
 VISIBILITY_MS_MAX = 12 * HOUR_MS
-#: [SQS] Fair delivery: messages in flight from which a group can be noisy (B10), and the parts of
-#: which it then has more than one.
+#: [SQS] Fair delivery: a group with this many messages in flight can be noisy (B10). It is noisy if
+#: it has more than one of NOISY_PARTS equal parts of all messages in flight.
 NOISY_COUNT_MIN = 30
 NOISY_PARTS = 10
 #: (ours) The time over which shares of processing time are judged; AWS says "recent".
@@ -70,21 +70,23 @@ MESSAGE_BYTES_MAX = 100 << 20
 SESSION_STATE_BYTES_MAX = 256 << 10
 #: [SB] What one peek returns at most.
 PEEK_BYTES_MAX = 256 << 10
-#: [SB] What an owner writes beside an entity's settings.
+#: [SB] The user metadata of an entity.
 METADATA_LENGTH_MAX = 1_024
 #: [SB] Dead-letter reason and description.
 REASON_LENGTH_MAX = 4_096
 #: (ours) Messages in one send, receive or settle call: bounds the work of one slice.
 BATCH_COUNT_MAX = 10_000
-#: (ours) Sequence numbers in one resubmission or move: bounds the work of one slice.
-NUMBERS_MAX = 1_000
-#: (ours) Messages in one claim: what is held has a mark in memory.
+#: (ours) Sequence numbers in one call, which is atomic: bounds the work of one slice.
+NUMBERS_MAX = 2_000
+#: (ours) Messages that one receive returns, whatever its limit: the same.
+RECEIVED_MAX = 2_000
+#: (ours) Messages in one message claim: each has a mark in memory.
 CLAIM_COUNT_MAX = 100_000
 #: (ours) How long a claim that was not read is kept for its reader.
 CLAIM_LEASE_MS_DEFAULT = 1 * MINUTE_MS
 CLAIM_LEASE_MS_MIN = 1 * SECOND_MS
 CLAIM_LEASE_MS_MAX = 7 * DAY_MS
-#: (ours) How long what was staged waits to be published, unless told otherwise.
+#: (ours) How long staged rows wait to be published by default.
 STAGED_LEASE_MS_DEFAULT = 60 * MINUTE_MS
 #: (ours) Bytes of a block; larger batches are cut, so that reading one message stays cheap.
 BLOCK_BYTES_MAX = 1 << 20
@@ -98,7 +100,7 @@ RULE_NAME_LENGTH_MAX = 50
 #: [SB] Subscriptions of one topic. (ours) Rules of one subscription.
 SUBSCRIPTION_COUNT_MAX = 2_000
 RULE_COUNT_MAX = 2_000
-#: (ours) What is kept for a named reader alone: so old, and so many bytes in each partition.
+#: (ours) The age, and the bytes in each partition, of rows kept for a named reader alone.
 READER_AGE_MS_DEFAULT = 7 * DAY_MS
 READER_BYTES_DEFAULT = 1 << 30
 #: [SB] A transaction's time, and its messages (settable).
@@ -117,7 +119,7 @@ SQL_DEPTH_MAX = 32
 RULE_STEPS_MAX = 100_000
 #: (ours) Elements of one IN list.
 SQL_LIST_LENGTH_MAX = 256
-#: [SB] Size of one property: texts that a filter or action puts together stay within it.
+#: [SB] Size of one property: strings that a filter or action concatenates stay within it.
 PROPERTY_LENGTH_MAX = 32 << 10
 #: The last millisecond of the year 9999, in milliseconds since 1970: clients read no later time.
 LAST_MOMENT_MS = 253_402_300_799_999

@@ -2,8 +2,8 @@
 
 In memory a block is its place and a few numbers; rows stay in the store until they are delivered.
 The *floor* is the ordinal below which released rows may go: retention and named readers hold it
-down, without them everything released may go. A block whose rows have all been released goes whole
-once it lies below the floor; the rest is compaction's work (path/compact.py).
+down, without them everything released may go. A block whose rows have all been released is dropped
+once it is below the floor; compaction frees the rest (path/compact.py).
 
 In a topic several subscriptions may want a row: its block counts them (`Fans`), and the row is
 released when none is left.
@@ -53,8 +53,8 @@ class BlockPlace:
     """One block of the log, as far as memory knows it."""
 
     __slots__ = (
-        "arrived", "block", "expires", "fans", "first", "last", "live", "mortal", "rows", "size",
-        "stamp",
+        "arrived", "block", "expires", "expiring", "fans", "first", "last", "live", "mortal",
+        "rows", "size", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,8 @@ class BlockPlace:
         self.live = rows
         #: bus time at which a row may next expire
         self.expires = expires
+        #: rows that expired by this bus time are deleted in slices, from this ordinal on
+        self.expiring: tuple[int, int] | None = None
         #: whether any row of it ever expires
         self.mortal = expires != NEVER
         self.size = size
@@ -81,7 +83,7 @@ class BlockPlace:
 
     @property
     def contiguous(self) -> bool:
-        """Tell whether no ordinal from the first to the last is without its row."""
+        """Return whether every ordinal from the first to the last has its row."""
         return self.last - self.first + 1 == self.rows
 
 
@@ -95,7 +97,7 @@ class Log:
         self.last_stamp = 0
         #: the only places where stamps fall
         self.repairs: list[Repair] = []
-        #: ordinals below this are durable; what lies above is not shown to anybody yet
+        #: ordinals below this are durable; those above are not visible yet
         self.visible_below = 1
         self.places: list[BlockPlace] = []
         self.live_bytes = 0
@@ -104,7 +106,7 @@ class Log:
         self.floor = ORDINALS_END
         #: from this ordinal on no row is missing
         self.complete_from = 1
-        #: blocks that are not known to be committed: the store cannot be asked for them
+        #: blocks that may not be committed: the store may not have them yet
         self._fresh: dict[int, bytes | StagedBlock] = {}
         self._committing: dict[int, bytes | StagedBlock] = {}
         self._expiries: list[tuple[int, int]] = []
@@ -147,7 +149,7 @@ class Log:
         self.places = places
         self.live_bytes = sum([place.live_bytes for place in places])
         self.total_bytes = sum([place.size for place in places])
-        # What is kept for readers only does not expire any more.
+        # Rows kept only for readers no longer expire.
         mortal = [place for place in places if place.mortal and place.live]
         self._expiries = [(place.expires, place.first) for place in mortal]
         heapify(self._expiries)
@@ -157,7 +159,7 @@ class Log:
                 break
             self.complete_from = place.first
         if not all(place.live for place in places):
-            # Whoever raises it again drops what nobody wants.
+            # The next rise drops the blocks that no subscription wants.
             self.floor = 0
 
     def _take_up(self, place: BlockPlace) -> None:
@@ -171,12 +173,12 @@ class Log:
             heappush(self._expiries, (place.expires, place.first))
 
     def commit_started(self) -> None:
-        """What was written so far is on its way to the disk."""
+        """Note that the store commit of all blocks written so far has started."""
         self._committing.update(self._fresh)
         self._fresh = {}
 
     def commit_finished(self, below: int) -> None:
-        """What was on its way is durable; messages below that ordinal may be shown."""
+        """Note that the commit is durable; messages below that ordinal become visible."""
         self.visible_below = below
         for block, payload in self._committing.items():
             if not isinstance(payload, StagedBlock):
@@ -204,7 +206,7 @@ class Log:
         return self._fresh.get(place.block) or self._committing.get(place.block)
 
     def reaching(self, ordinal: int) -> int:
-        """Return where in `places` the first block stands that ends at an ordinal, or above it."""
+        """Return the index in `places` of the first block that ends at an ordinal or above it."""
         return bisect_left(self.places, ordinal, key=_last)
 
     def entry(self, ordinal: int) -> tuple[Block, int]:
@@ -276,7 +278,7 @@ class Log:
     # Letting go
 
     def release(self, first: int, last: int, out: WriteBatch) -> None:
-        """These rows are wanted by nobody any more; blocks without wanted rows go."""
+        """Release rows that no subscription wants; drop blocks without wanted rows."""
         places = self.places
         at = max(bisect_right(places, first, key=_first) - 1, 0)
         ended = at
@@ -296,7 +298,7 @@ class Log:
         self._drop_dead(0, len(self.places), out)
 
     def _drop_dead(self, start: int, end: int, out: WriteBatch) -> None:
-        """Drop the blocks of which no row is wanted or kept."""
+        """Drop the blocks without a wanted or kept row."""
         places = self.places
         dead = [p for p in places[start:end] if not p.live and p.last < self.floor]
         for place in dead:
@@ -341,7 +343,7 @@ class Log:
         return None
 
     def expire_again(self, place: BlockPlace, expires: int) -> None:
-        """Look at a block again at that bus time."""
+        """Check a block again at that bus time."""
         place.expires = expires
         if expires != NEVER:
             heappush(self._expiries, (expires, place.first))

@@ -1,8 +1,7 @@
-"""Marks: what is known of messages that are not simply waiting, or were delivered before.
+"""Marks: the states of messages that are not simply active, or were delivered before.
 
-After a restart marks are *cold*: their ordinals, states and times in three arrays. The row of one
-is read when somebody asks for it, so that many deferred and scheduled messages cost a restart
-little.
+After a restart marks are *cold*: their ordinals, states and times in three arrays. A mark's row is
+read when a command needs it, so that many deferred and scheduled messages cost a restart little.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from onibus.core.timers import Timers
 #: deliveries, due, reason, description, overlay of one mark's row
 MarkRow = tuple[int, int, str | None, str | None, bytes | None]
 
-#: What an overlay has besides fields of the message.
+#: A field of an overlay that the message does not have.
 FIRST_RECEIVED = "first_received_ms"
 
 _STATES = tuple(State)
-#: How a state is told, by its number.
+#: The word for a state, by its number.
 STATE_WORDS = tuple(words(state) for state in State)
 
 
@@ -37,17 +36,22 @@ class Marks:
     """The marks of one subscription in one partition, by ordinal."""
 
     __slots__ = (
-        "_cold", "_delayed", "_dues", "_left", "_read", "_scheduled", "_states", "_taken", "hot"
+        "_changed", "_cold", "_delayed", "_dues", "_left", "_read", "_scheduled", "_states",
+        "_taken", "hot",
     )  # fmt: skip
 
-    def __init__(self, read: Callable[[int], MarkRow]) -> None:
+    def __init__(
+        self, read: Callable[[int], MarkRow], changed: Callable[[], None] | None = None
+    ) -> None:
+        """Read marks by their ordinals; `changed` is called when one is to come due."""
         self._read = read
+        self._changed = changed
         #: those that were made or asked for since the start
         self.hot: dict[int, Mark] = {}
         self.load(array(ORDINAL_CODE), array("b"), array("q"))
 
     def load(self, ordinals: array[int], states: array[int], dues: array[int]) -> None:
-        """Take up what was found at the start: ordinals in rising order, 0 where nothing is due."""
+        """Load the marks found at the start: ordinals in rising order, 0 if nothing is due."""
         self._cold = ordinals
         self._states = states
         self._dues = dues
@@ -55,13 +59,15 @@ class Marks:
         self._left = len(ordinals)
         times = np.frombuffer(dues, "i8") if dues else np.zeros(0, "i8")
         scheduled = np.frombuffer(states, "i1") == State.SCHEDULED if states else times != 0
-        #: what comes due after a duration (bus time), and at a moment (wall time)
-        self._delayed = _Agenda(self, times, ~scheduled)
-        self._scheduled = _Agenda(self, times, scheduled)
+        #: messages due after a duration (bus time), and at a moment (wall time)
+        self._delayed = _Agenda(self, times, ~scheduled, self._changed)
+        self._scheduled = _Agenda(self, times, scheduled, self._changed)
+        if self._changed is not None:
+            self._changed()
 
     @property
     def has_cold(self) -> bool:
-        """Tell whether a message may have a mark that is not in `hot`."""
+        """Return whether a message may have a mark that is not in `hot`."""
         return self._left > 0
 
     def get(self, ordinal: int) -> Mark | None:
@@ -118,15 +124,15 @@ class Marks:
         self._left -= 1
         return mark
 
-    # What comes due by itself
+    # Due messages
 
     def watch(self, ordinal: int, mark: Mark) -> None:
-        """A message comes due by itself: a scheduled one by the wall clock, others in bus time."""
+        """Watch when a message is due: a scheduled one by the wall clock, others in bus time."""
         agenda = self._scheduled if mark.state is State.SCHEDULED else self._delayed
         agenda.timers.set(("due", ordinal), mark.due, rank=ordinal)
 
     def unwatch(self, ordinal: int) -> None:
-        """A message does not come due any more."""
+        """Stop watching when a message is due."""
         for agenda in (self._delayed, self._scheduled):
             agenda.timers.cancel(("due", ordinal))
 
@@ -151,22 +157,26 @@ class Marks:
         return self._scheduled.pop(moment)
 
     def first_untaken(self, places: npt.NDArray[Any], at: int) -> int:
-        """Return where the first of these places stands, from `at` on, that is still cold."""
+        """Return the index of the first of these places, from `at` on, that is still cold."""
         while at < len(places) and self._taken[places[at]]:
             at += 1
         return at
 
 
 class _Agenda:
-    """What comes due by itself, by one clock: cold marks in order, and timers of the others."""
+    """Messages that are due by one clock: cold marks in order, and timers of the others."""
 
     __slots__ = ("_at", "_marks", "_places", "timers")
 
     def __init__(
-        self, marks: Marks, times: npt.NDArray[Any], chosen: npt.NDArray[np.bool_]
+        self,
+        marks: Marks,
+        times: npt.NDArray[Any],
+        chosen: npt.NDArray[np.bool_],
+        changed: Callable[[], None] | None,
     ) -> None:
         self._marks = marks
-        self.timers = Timers()
+        self.timers = Timers(changed)
         order = np.argsort(times, kind="stable")
         #: places of those that are cold, the earliest first
         self._places = order[(times[order] > 0) & chosen[order]]
@@ -194,7 +204,7 @@ class _Agenda:
 
 
 def apply_mark(received: ReceivedMessage, mark: Mark, shown: Callable[[int], int]) -> None:
-    """Show on a message what is known of it, besides its state and its deliveries."""
+    """Copy a mark's reason and overlay to a message; its state and deliveries are set elsewhere."""
     if mark.reason is not None or mark.description is not None:
         received.dead_letter_reason = mark.reason
         received.dead_letter_description = mark.description

@@ -78,7 +78,7 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     #: how many deliveries ended without the message being settled
     delivery_count: int = 0
     state: str = "active"
-    #: settles the message; None where nothing is held (peek, receive and delete)
+    #: settles the message; None if it has no lock (peek, receive and delete)
     token: bytes | None = None
     locked_until_ms: int | None = None
     expires_at_ms: int | None = None
@@ -124,7 +124,7 @@ class SentBatch:
     duplicates: int
     #: int64, no nulls: its sequence number, or that of the message that it repeats
     sequence_number: pa.Array
-    #: int64: the number of the message that a dropped row repeats; null where it was stored
+    #: int64: the sequence number of the message that a dropped row repeats; null if it was stored
     duplicate_of: pa.Array
 
 

@@ -48,7 +48,7 @@ class Fate(IntEnum):
     PURGED = 6
 
 
-#: What inputs make of a message; all others only change where it waits.
+#: The outcomes of inputs; all other inputs only change where a message waits.
 FATES: dict[Input, Fate] = {
     Input.COMPLETE: Fate.COMPLETED,
     Input.TAKE: Fate.COMPLETED,
@@ -118,7 +118,7 @@ class OutcomeLog:
         return bool(self._noted)
 
     def write(self, now: int, stamp: int, out: WriteBatch) -> None:
-        """Write what was noted as one row, of that bus time and that stamp."""
+        """Write the gathered outcomes as one row, of that bus time and that stamp."""
         if self._emptied:
             out.delete(OUTCOMES, (*self.key, self._emptied))
             self._emptied = 0

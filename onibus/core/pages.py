@@ -1,4 +1,4 @@
-"""The only door from the core to what is stored: reading pages that never change."""
+"""The core's only access to the store: it reads pages that never change."""
 
 from __future__ import annotations
 

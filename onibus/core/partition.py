@@ -4,7 +4,7 @@
 (core/path/). Handlers do no I/O, read no clock and draw no randomness: `now` (bus time, which never
 runs backwards) and `wall` (for stamps) are arguments, and the broker keeps the offsets of the wall
 clock up to date (core/clock_offsets.py). Every change is written into the WriteBatch, which the
-caller commits before it answers.
+caller commits before it replies.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import ClassVar, TypeVar
 
+from onibus.core.block import NEVER
 from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.commands import Command
 from onibus.core.errors import Refused
@@ -29,6 +30,7 @@ from onibus.core.returns import Returns
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
+from onibus.core.timers import Timers
 
 R = TypeVar("R")
 
@@ -36,7 +38,7 @@ R = TypeVar("R")
 class Partition:
     """The state of one partition. Everything here can be read back from its store."""
 
-    #: how large generations of remembered ids are, where tests want them small
+    #: how large generations of recorded ids are; tests make them small
     id_sizes: ClassVar[Sizes | None] = None
 
     def __init__(
@@ -66,7 +68,13 @@ class Partition:
         self.subscription = Subscription(self, 0, _own_settings(settings))
         #: all of them by their numbers
         self.subscriptions = {0: self.subscription}
-        #: how far named readers of the log have come, by their names (R2)
+        #: those of a topic that may have something due earlier than `_dues` knows
+        self.stale: dict[int, Subscription] = {}
+        self._dues = Timers()
+        self._moments = 0
+        #: bus time by which locks have expired that hold their messages still: a slice is left
+        self.overdue = 0
+        #: the position of each named reader of the log (R2)
         self.readers: dict[str, int] = {}
         #: outcomes that the next commit takes along, and those that are on their way
         self._outcomes: list[OutcomeLog] = []
@@ -85,7 +93,7 @@ class Partition:
         self.forget_below = 0
         #: states or holds changed since `finish` wrote them
         self.dirty = False
-        #: bus time of the last command, and of the last change, by itself or not
+        #: bus time of the last command, and of the last change by a command or by time
         self.accessed = 0
         self.seen = 0
         #: deleted subscriptions whose rows of the log are still counted (path/erase.py)
@@ -95,7 +103,7 @@ class Partition:
 
     @property
     def is_topic(self) -> bool:
-        """Tell whether messages go to subscriptions rather than to the only one there is."""
+        """Return whether messages go to several subscriptions rather than to one."""
         return isinstance(self.settings, TopicSettings)
 
     # Commands
@@ -139,7 +147,7 @@ class Partition:
     def subscribe(
         self, number: int, settings: SubscriptionSettings, rules: list[CompiledRule]
     ) -> Subscription:
-        """Add a subscription to a topic; it gets what is sent from now on."""
+        """Add a subscription to a topic; it gets the messages sent from now on."""
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
         if self.log.next_ordinal > 1:
@@ -149,42 +157,74 @@ class Partition:
         self.keep_outcomes()
         return subscription
 
-    # What is kept for readers
+    # Rows kept for readers
 
     def keep_outcomes(self) -> None:
-        """Find out in which subscriptions somebody may want to know what becomes of messages."""
+        """Keep outcomes in all subscriptions with a retention, else in those with readers."""
         retained = self.settings.retention_ms is not None
         for subscription in self.subscriptions.values():
             outcomes = subscription.outcomes
             outcomes.kept = retained or bool(outcomes.readers)
 
     def keep_for(self, reader: str, ordinal: int) -> None:
-        """A named reader has come up to that ordinal: what lies above is kept for it."""
+        """Keep the rows from that ordinal on for a named reader."""
         self.readers[reader] = ordinal
         self.log.floor = min(self.log.floor, ordinal)
 
     def trim_outcomes(self, now: int, out: WriteBatch) -> bool:
-        """Delete a slice of the outcomes that nobody keeps; tell whether more is waiting."""
+        """Delete some of the outcomes that are no longer kept; return whether more are left."""
         more = [one.outcomes.trim(self.settings, now, out) for one in self.subscriptions.values()]
         return any(more)
 
     def in_use(self, ordinal: int) -> bool:
-        """Tell whether an ordinal is that of a message that is still there."""
+        """Return whether a message still has this ordinal."""
         return any(one.is_live(ordinal) for one in self.subscriptions.values())
 
     def forget_before(self, now: int) -> int:
-        """Return the bus time up to which recorded ids are no duplicates any more (D5)."""
+        """Return the bus time up to which recorded ids no longer count (D5)."""
         return max(self.forgotten_before, now - self.settings.duplicate_detection_window_ms)
 
     def next_wake(self) -> int:
-        """Return the bus time at which something happens by itself."""
+        """Return the bus time of the next change that time brings."""
         due = min(self.subscription.next_due(), self.log.next_expiry())
         if len(self.subscriptions) > 1:
-            due = min(due, *[one.next_due() for one in self.subscriptions.values()])
+            due = min(due, self._next_due_of_all())
         return due
 
+    def _next_due_of_all(self) -> int:
+        """Return the same of a topic's subscriptions, without asking all of them each time."""
+        if self._moments != self.offsets.moments:
+            # The wall clock was set, which moves scheduled messages.
+            self._moments = self.offsets.moments
+            self.stale = dict(self.subscriptions)
+        for number, subscription in self.stale.items():
+            self._dues.set(("", number), subscription.next_due())
+        self.stale.clear()
+        while True:
+            due, key = self._dues.peek()
+            if key is None:
+                return due
+            # A deadline that was taken back or has passed is noticed here.
+            one = self.subscriptions.get(key[1])
+            now_due = NEVER if one is None else one.next_due()
+            if now_due == due:
+                return due
+            self._dues.set(key, now_due)
+
+    def due(self, now: int) -> list[Subscription]:
+        """Return the subscriptions in which something may be due, in the order of their numbers."""
+        if len(self.subscriptions) == 1:
+            return [self.subscription]
+        self._next_due_of_all()
+        found = [0]
+        while (key := self._dues.pop(now)) is not None:
+            found.append(key[1])
+        there = [self.subscriptions[one] for one in sorted(found) if one in self.subscriptions]
+        self.stale.update({one.number: one for one in there if one.number})
+        return there
+
     def keeps_for_a_time(self) -> bool:
-        """Tell whether something is kept that has to go when its time is over."""
+        """Return whether the partition keeps ids, rows or outcomes for a limited time."""
         return (
             self.ids.count > 0
             or self.settings.retention_ms is not None
@@ -218,15 +258,16 @@ class Partition:
     def finish(self, now: int, out: WriteBatch, by_itself: bool = False) -> None:
         """Write what a command, or time passing, left behind; called once after each.
 
-        Bus time goes on from `seen` after a restart: what was forgotten at a time stays so.
+        Bus time continues from `seen` after a restart: ids forgotten by then stay forgotten.
         """
         self.dirty = False
         self.seen = now
         if not by_itself:
             self.accessed = now
         for subscription in self.subscriptions.values():
-            subscription.write_holds(out)
-            if isinstance(subscription.ready, FairQueue):
+            if subscription.changed_holds:
+                subscription.write_holds(out)
+            if type(subscription.ready) is FairQueue:
                 subscription.ready.noise.finish(now)
             if subscription.outcomes.noted:
                 # No outcome is stamped before the message whose outcome it is.
@@ -249,7 +290,7 @@ class Partition:
         return repair
 
     def commit_started(self) -> None:
-        """What was written so far is on its way to the disk."""
+        """Note that the store commit of all that was written so far has started."""
         self._committing_below = self.log.next_ordinal
         self._committing_ids = self.ids.mark()
         self.log.commit_started()
@@ -258,7 +299,7 @@ class Partition:
             outcomes.commit_started()
 
     def commit_finished(self) -> None:
-        """What was on its way is durable: its messages may be shown."""
+        """Note that the commit is durable: its messages become visible."""
         self.log.commit_finished(self._committing_below)
         self.ids.settled(self._committing_ids)
         for outcomes in self._committing_outcomes:

@@ -81,9 +81,9 @@ COUNTERS = _table(
 )
 BLOCKS = _table("blocks", "block", "payload")
 #: Small rows apart from the large ones: a restart reads these and no block. `keys` has (ordinal
-#: i64, session hash u64) of each row, little-endian, where the entity has sessions; `fans` who
-#: takes which rows, where it is a topic (core/fans.py); `entries` the index of a block that was
-#: staged without one (core/block.py).
+#: i64, session hash u64) of each row, little-endian, if the entity has sessions; `fans` the
+#: subscriptions of each row, if it is a topic (core/fans.py); `entries` the index of a block that
+#: was staged without one (core/block.py).
 BLOCK_INDEX = _table(
     "block_index", "block", "partition first last rows expires size keys fans entries"
 )
@@ -115,7 +115,7 @@ PRODUCERS = _table("producers", "entity producer", "content")
 READERS = _table("readers", "entity reader", "content")
 CLAIMS = _table("claims", "entity reader claim", "content")
 
-#: Tables whose values may be large: messages, and what is kept with them.
+#: Tables whose values may be large: messages, and data kept with them.
 LARGE = (BLOCKS, BLOCK_INDEX, SESSIONS, ID_CHUNKS, ENTITIES, STAGED)
 
 TABLES = (
@@ -144,7 +144,7 @@ TABLES = (
 
 
 class WriteBatch:
-    """What one commit changes: for each table, key → row, or None where the row goes.
+    """The changes of one store commit: for each table, key → row, or None to delete the row.
 
     Writing a key twice keeps the last word only, so what happens and un-happens between two
     commits (a lock taken and its message completed) costs the disk nothing.
@@ -177,7 +177,7 @@ class WriteBatch:
                 mine.update(rows)
 
     def payload_bytes(self) -> int:
-        """Return how many bytes its large values have: messages, and what is kept with them."""
+        """Return how many bytes its large values have: messages, and data kept with them."""
         size = 0
         for table in LARGE:
             for row in self.tables.get(table, {}).values():

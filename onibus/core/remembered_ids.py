@@ -133,7 +133,7 @@ class RememberedIds:
             start = end
 
     def write(self, out: WriteBatch) -> None:
-        """Put what was recorded since the last write, as one row.
+        """Put the ids recorded since the last write, as one row.
 
         Where a generation became full in between there is a row for each, so that sealing one can
         delete exactly its rows.
@@ -367,7 +367,8 @@ class RememberedIds:
             key, entries = entries_of_row(row)
             for hash, ordinal, now in entries:
                 self.record(hash, ordinal, now)
-            # A row of several generations, if their size was changed, goes with the last of them.
+            # A row of several generations, if their size was changed, is deleted with the last of
+            # them.
             for generation in (*self._full, self._young):
                 generation.recovered()
             self._young.rows.append(key)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from onibus.core.numbering import ORDINAL, ORDINAL_CODE, ORDINALS_END
 
-#: Runs of positions in a block: pairs, or, where there are many, an array of firsts and of lasts.
+#: Runs of positions in a block: pairs, or, if there are many, an array of firsts and of lasts.
 Spans = list[tuple[int, int]] | npt.NDArray[Any]
 #: Positions from which on arrays are faster than lists.
 _MANY = 256
@@ -43,7 +43,7 @@ class Runs:
         firsts, lasts = self.firsts, self.lasts
         self.count += last - first + 1
         if not lasts or first > lasts[-1]:
-            # What arrives comes behind all others: nothing to look for, nothing to move.
+            # New ordinals follow all others: nothing to search, nothing to move.
             if lasts and lasts[-1] == first - 1:
                 lasts[-1] = last
             else:

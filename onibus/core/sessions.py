@@ -68,7 +68,7 @@ class Session:
         self.ready: array[int] = ready if ready is not None else array(ORDINAL_CODE)
         #: abandoned with a delay: they keep their place and block the messages after them (X4)
         self.waiting: list[int] = []
-        #: received from a FIFO queue and not settled: they block what comes after them (F10)
+        #: received from a FIFO queue and not settled: they block the messages after them (F10)
         self.in_flight: list[int] = []
         #: held by a claim or a multi-partition operation, or in flight in a queue with
         #: `strict_groups`: they block the whole session (R7)
@@ -165,7 +165,7 @@ class Sessions:
         return found
 
     def load(self, ordinals: npt.NDArray[Any], hashes: npt.NDArray[Any]) -> None:
-        """Take up what was waiting at the last stop, before anything else is done."""
+        """Load the messages that waited at the last stop, before anything else is done."""
         self._cold = ColdSessions(ordinals, hashes)
 
     def find(self, session_id: str) -> Session | None:
@@ -280,7 +280,7 @@ class Sessions:
             first = min(cold_first, hot_first)
             turn: Turn | None = None
             if self._again and (first >= below or self._again[0][0][0] < first):
-                # Whatever has a turn was delivered before, so it is below.
+                # A session with a turn was delivered before, so it is below.
                 turn, first, session_id = heappop(self._again)
             elif first >= below:
                 return None

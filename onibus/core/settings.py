@@ -1,4 +1,4 @@
-"""What an entity's owner may set, with defaults, and what is checked before it is taken."""
+"""The settings of entities, with their defaults and checks."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     duplicate_detection_window_ms: int = limits.DEDUPLICATION_WINDOW_MS_DEFAULT
     requires_session: bool = False
     enable_partitioning: bool = False
-    #: of the queue, or of each partition where there are several (P1)
+    #: of the queue, or of each partition if it has several (P1)
     max_size_bytes: int = limits.SIZE_BYTES_DEFAULT
     max_message_bytes: int = limits.MESSAGE_BYTES_DEFAULT
     auto_delete_on_idle_ms: int | None = None
     #: active, send-disabled, receive-disabled or disabled
     status: str = ACTIVE
-    #: an SQS-style FIFO queue: sessions are groups, held by what is in flight (F, F10)
+    #: an SQS-style FIFO queue: sessions are groups, held by messages in flight (F, F10)
     fifo: bool = False
     content_based_deduplication: bool = False
     #: queue or messageGroup
@@ -56,7 +56,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     one_message_per_group: bool = False
     #: an attempt id whose messages changed is an error instead of an ordinary receive (F9)
     strict_attempts: bool = False
-    #: any message in flight blocks its whole group, even what came before it (F10)
+    #: any message in flight blocks its whole group, even earlier messages (F10)
     strict_groups: bool = False
     #: messages of noisy groups are delivered after those of quiet ones (B10)
     fair_delivery: bool = False
@@ -65,7 +65,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     retry_backoff_ms_max: int = limits.HOUR_MS
     #: how long completed messages stay in the log; None: they may go at once (R1)
     retention_ms: int | None = None
-    #: how old, and how large, what is kept for a named reader only may become (R2)
+    #: the age and size limits of rows kept only for a named reader (R2)
     reader_age_ms_max: int | None = limits.READER_AGE_MS_DEFAULT
     reader_bytes_max: int | None = limits.READER_BYTES_DEFAULT
     #: a batch to several partitions whose messages have several keys is rejected, as in Azure (P13)

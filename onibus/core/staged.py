@@ -62,7 +62,7 @@ class Part:
         self.changes = changes or []
         #: a message whose id is still recorded gets a new one with this word in it (X6)
         self.rename = rename
-        #: the fan-out of its messages, where that was computed before
+        #: the fan-out of its messages, if that was computed before
         self.plan: Plan | None = None
         #: in a topic: the only subscription that gets the messages; 0 where its rules decide
         self.only = only
@@ -100,7 +100,7 @@ class _Row(msgspec.Struct, array_like=True):
     only: int
     #: messages in columns (core/path/admit_arrow.py)
     columns: memoryview | None = None
-    #: (block, rows, size) of the blocks that have the columns; empty where they are in `columns`
+    #: (block, rows, size) of the blocks that have the columns; empty if they are in `columns`
     bodies: list[tuple[int, int, int]] = []
 
 

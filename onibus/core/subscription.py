@@ -1,9 +1,9 @@
-"""What a subscription knows of the messages in one partition's log.
+"""The state of a subscription's messages in one partition's log.
 
 Untouched messages are runs of ordinals (or queues of them, in sessions). Only exceptions have a
-`Mark`: what is held, deferred, delayed, scheduled or dead-lettered, and what was delivered before.
-A queue is a log with one subscription, number 0; a topic has one for each of its subscriptions, and
-number 0 is where its scheduled messages wait.
+`Mark`: messages that are locked, deferred, delayed, scheduled or dead-lettered, or were delivered
+before. A queue is a log with one subscription, number 0; a topic has one for each of its
+subscriptions, and number 0 is where its scheduled messages wait.
 
 Rules: states change only in `change`, `lock` and `end`, by the lifecycle's table; each change
 writes its record into the batch of its commit. A message is in exactly one place: ready, marked, or
@@ -39,7 +39,7 @@ from onibus.core.views import views
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
-#: A deferred message that its holder gives back is deferred as it was before.
+#: A deferred message that its receiver abandons is deferred as before.
 _GIVES_BACK = frozenset({Input.ABANDON, Input.RELEASE, Input.DELAY})
 
 
@@ -52,7 +52,7 @@ class Subscription:
         #: what the keys of all its rows begin with
         self.key = (partition.id, number)
         self.settings = settings
-        #: in a topic: who gets in
+        #: in a topic: the rules that select its messages
         self.rules: list[CompiledRule] = []
         log = self.log = partition.log
         self.numbering = partition.numbering
@@ -63,16 +63,20 @@ class Subscription:
         self.aside = Runs()
         self.dead_ready = DeadLetters()
         self.gone = Runs()
-        self.timers = Timers()
-        self.marks = Marks(lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)))
+        # A queue asks its only subscription each time.
+        changed = self._due_changed if number else None
+        self.timers = Timers(changed)
+        self.marks = Marks(
+            lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)), changed
+        )
         self.holds: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
         self.tally = Tally()
         self.outcomes = OutcomeLog(self.key)
-        #: what expires by its age here was looked at below this ordinal
+        #: messages below this ordinal were checked for expiry by age
         self.aged_below = 1
-        self._changed_holds: dict[int, Hold] = {}
+        self.changed_holds: dict[int, Hold] = {}
         self.follow_settings()
 
     # Looking
@@ -81,14 +85,18 @@ class Subscription:
         return 0 < ordinal < self.log.next_ordinal and ordinal not in self.gone
 
     def state(self, ordinal: int) -> State:
-        """Return the state of an ordinal that the log has given out."""
+        """Return the state of an ordinal that the log has assigned."""
         marked = self.marks.state(ordinal)
         if marked is not None:
             return marked
         return State.ACTIVE if self.is_live(ordinal) else State.GONE
 
+    def _due_changed(self) -> None:
+        """Something may be due earlier than before."""
+        self.partition.stale[self.number] = self
+
     def next_due(self) -> int:
-        """Return the bus time at which something here happens by itself."""
+        """Return the bus time of the next change that time brings here."""
         due = min(self.timers.next_due(), self.marks.next_due())
         scheduled = self.marks.next_scheduled()
         if scheduled == NEVER:
@@ -117,7 +125,7 @@ class Subscription:
         self.watch_age(self.gone.next_outside(1))
 
     def follow_settings(self) -> None:
-        """Keep what is ready in the way that the settings ask for (B10)."""
+        """Keep ready messages in the structure that the settings ask for (B10)."""
         ready = self.ready
         if self.settings.fair_delivery and not isinstance(ready, FairQueue):
             self.ready = FairQueue(self, ready)
@@ -133,7 +141,7 @@ class Subscription:
         return live - marked + self.counts[State.LOCKED] + self.counts[State.DELAYED]
 
     def ordinal(self, number: object) -> int:
-        """Return the live, shown ordinal of a sequence number, or refuse it."""
+        """Return the live, visible ordinal of a sequence number, or reject it."""
         if isinstance(number, int):
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal < self.log.visible_below and self.is_live(ordinal):
@@ -141,7 +149,7 @@ class Subscription:
         raise MessageNotFound(f"no message with sequence number {number}")
 
     def view(self, ordinal: int) -> ReceivedMessage:
-        """Return a message as who looks at it sees it, read from its block and verified."""
+        """Return a message as a receiver or peek sees it, read from its block and verified."""
         return self.views([ordinal])[0]
 
     def views(
@@ -194,18 +202,33 @@ class Subscription:
         partition = self.partition
         return takeover_of(partition.secret, *self.key, partition.boot, epoch)
 
-    def held_ordinal(self, token: bytes) -> int:
-        """Return the ordinal of the message that a token holds, or 0."""
+    def held_ordinal(self, token: bytes, late: bool = False) -> int:
+        """Return the ordinal of the message that a token holds, or 0.
+
+        `late`: even one whose lock has expired, while no other receiver has received it.
+        """
         number, epoch, check = TOKEN.unpack(token)
         hold = self.holds.get(epoch)
         if hold is not None and hold.check == check:
             for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
                 if ordinal in hold.ordinals:
-                    return ordinal
+                    return ordinal if late or not self._is_overdue(hold, ordinal) else 0
         return 0
 
+    def _is_overdue(self, hold: Hold, ordinal: int) -> bool:
+        """Return whether a lock has expired and its message is not released yet."""
+        overdue = self.partition.overdue
+        if not overdue:
+            return False
+        until = hold.ordinals[ordinal]
+        if hold.carried:
+            session = self.sessions.find(hold.session or "")
+            if session is not None and session.lock is not None:
+                until = session.lock.until
+        return until <= overdue
+
     def held_by(self, token: bytes) -> tuple[int, Mark, Hold]:
-        """Return the message that a token holds, or refuse the token."""
+        """Return the message that a lock token holds, or reject the token."""
         ordinal = self.held_ordinal(token)
         if ordinal:
             # Whatever is held has its mark at hand.
@@ -218,7 +241,7 @@ class Subscription:
         raise LockLost(f"the lock on message {number} expired, or the message was settled")
 
     def lock(self, ordinals: list[int], hold: Hold) -> None:
-        """Hold messages that were taken out of what is ready."""
+        """Hold messages that were taken out of the ready ones."""
         counts, marks, hot = self.counts, self.marks, self.marks.hot
         locked = advance(State.ACTIVE, Input.LOCK)
         mark_of = marks.get if marks.has_cold else hot.get
@@ -248,22 +271,22 @@ class Subscription:
 
     def _changed(self, hold: Hold) -> None:
         """Note that `write_holds` has a hold to write."""
-        self._changed_holds[hold.epoch] = hold
+        self.changed_holds[hold.epoch] = hold
         self.partition.dirty = True
 
     def watch_hold(self, hold: Hold) -> None:
-        """Come back when the first of a hold's messages is held no more."""
+        """Set a timer for the first lock of a hold that expires."""
         self.timers.set(("hold", hold.epoch), min(hold.ordinals.values()))
 
     def let_go(self, ordinal: int, mark: Mark) -> None:
-        """The message is held no more."""
+        """Release a message from its hold."""
         hold = mark.hold
         assert hold is not None
         mark.hold = None
         self._release(hold, (ordinal,))
 
     def _release(self, hold: Hold, ordinals: Sequence[int]) -> None:
-        """A hold has these no more."""
+        """Remove messages from a hold."""
         for ordinal in ordinals:
             hold.ordinals.pop(ordinal, None)
         if not hold.ordinals:
@@ -297,7 +320,7 @@ class Subscription:
         self.sessions.forget_idle(session)
 
     def take_out(self, ordinal: int) -> None:
-        """Take a message out of what is ready, or from who holds it, for somebody else to hold."""
+        """Take a message from the ready ones, or from its holder, so that another can hold it."""
         mark = self.marks.get(ordinal)
         if mark is None or mark.hold is None:
             self._leave(ordinal, State.ACTIVE if mark is None else mark.state)
@@ -319,9 +342,9 @@ class Subscription:
         reason: str | None = None,
         description: str | None = None,
     ) -> State:
-        """Take a message to its next state; `taken`: it is out of what is ready already.
+        """Take a message to its next state; `taken`: it is out of the ready ones already.
 
-        The caller releases the rows of what is gone (`depart`).
+        The caller releases the rows of messages that are gone (`depart`).
         """
         self.partition.dirty = True
         mark = self.marks.get(ordinal)
@@ -400,7 +423,7 @@ class Subscription:
             self.dead_ready.remove(ordinal)
 
     def _list(self, ordinal: int, old: State, new: State) -> None:
-        """Keep the lists of dead letters and of what is set aside."""
+        """Update the lists of dead-lettered, deferred and scheduled messages."""
         if old in DEAD and new is State.GONE:
             self.dead.remove(ordinal)
             self.dead_ready.forget(ordinal)
@@ -440,7 +463,7 @@ class Subscription:
             del self.marks.hot[ordinal]
 
     def depart(self, ordinals: Iterable[int], out: WriteBatch) -> None:
-        """Messages have left the subscription: remember that, and let their rows go."""
+        """Record that messages have left the subscription, and release their rows."""
         for first, last in as_runs(list(ordinals)):
             self.depart_run(first, last, out)
 
@@ -488,13 +511,13 @@ class Subscription:
 
     def write_holds(self, out: WriteBatch) -> None:
         """Write the holds that changed, each once however many of its messages were settled."""
-        for hold in self._changed_holds.values():
+        for hold in self.changed_holds.values():
             key = (*self.key, hold.epoch)
             if hold.ordinals:
                 out.put(HOLDS, (*key, *hold.columns()))
             else:
                 out.delete(HOLDS, key)
-        self._changed_holds.clear()
+        self.changed_holds.clear()
 
     def held(self) -> int:
         """Return how many messages are held."""

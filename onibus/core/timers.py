@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -13,11 +14,13 @@ Key = tuple[str, Any]
 class Timers:
     """A heap whose outdated entries are skipped, and swept out before they outnumber the rest."""
 
-    __slots__ = ("_due", "_heap", "_serial")
+    __slots__ = ("_changed", "_due", "_heap", "_serial")
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] | None = None) -> None:
+        """Take a function that is called when a deadline is set: it may be the earliest."""
+        self._changed = changed
         self._due: dict[Key, int] = {}
-        #: (deadline, rank, key): what is due at one time comes in the order it was set, unless told
+        #: (deadline, rank, key): keys due at one time come in the order they were set, by default
         self._heap: list[tuple[int, int, Key]] = []
         self._serial = 0
 
@@ -31,6 +34,8 @@ class Timers:
         self._due[key] = due
         self._serial += 1
         heappush(self._heap, (due, self._serial if rank is None else rank, key))
+        if self._changed is not None:
+            self._changed()
         if len(self._heap) > 2 * len(self._due) + 64:
             self._rebuild()
 
@@ -46,12 +51,17 @@ class Timers:
             heappop(heap)
         return heap[0][0] if heap else NEVER
 
+    def peek(self) -> tuple[int, Key | None]:
+        """Return the earliest deadline and its key; NEVER and None without one."""
+        due = self.next_due()
+        return due, self._heap[0][2] if self._heap else None
+
     def first(self) -> tuple[int, int]:
         """Return the earliest deadline and its rank."""
         return self._heap[0][:2] if self.next_due() != NEVER else (NEVER, NEVER)
 
     def pop(self, now: int) -> Key | None:
-        """Take out and return a key whose deadline has come."""
+        """Take out and return a key whose deadline is due."""
         if self.next_due() > now:
             return None
         _, _, key = heappop(self._heap)

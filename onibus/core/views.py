@@ -1,4 +1,4 @@
-"""Messages as those see them who receive or look at them: read from their blocks, and verified."""
+"""Messages as receivers and peeks see them: read from their blocks, and verified."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ SLACK_MS = 60_000
 _TICK_MS = 1
 #: A larger step moves scheduled messages that wait for their time, and is worth a write.
 _STEP_MS = 500
-#: How old what is kept may become: a longer down time than 30 days is known within this.
+#: The highest age of the record: a down time of over 30 days is known within this.
 KEEP_EVERY_MS = 600_000
 
 
@@ -139,7 +139,7 @@ class BusClock:
     # Over restarts
 
     def resume(self, record: ClockRecord) -> None:
-        """Continue from what was kept, and count the time that the bus was down if it is proven."""
+        """Continue from the record, and count the time that the bus was down if it is proven."""
         monotonic = self.machine.monotonic()
         passed = monotonic - record.monotonic
         self.sure, self._down = record.sure, record.down

@@ -1,26 +1,53 @@
-"""Opening a shard: its store is opened and read back, and its partitions are online."""
+"""Opening a shard: a thread opens its store and reads it back, then its partitions are online."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
+from collections.abc import Container
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from onibus.core.errors import Damaged
+from onibus.core.partition import Partition
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
 from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
 from onibus.core.staged import blocks_of
 from onibus.shard.commits import CommitLoop
-from onibus.shard.shard import Host, Shard
+from onibus.shard.seat import Seat
+from onibus.shard.shard import Host, Shard, Staged
 from onibus.store.interface import OpenStore, Store
 
 
-def open_shard(shard: Shard, host: Host, identity: bytes | None) -> None:
-    """Open the store of a shard, known by that identity if it existed before, and read it back."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Opening:
+    """A store that was opened and read back, before clients use it."""
+
+    loop: CommitLoop
+    boot: int
+    #: of the shard when it was read
+    shape: int
+    partitions: dict[int, Partition]
+    #: of their named readers, which decide the rows that are kept
+    positions: dict[int, Any]
+    staged: Staged
+
+    def holds(self, shard: Shard, host: Host) -> bool:
+        """Return whether nothing has changed since that it was read with."""
+        return self.shape == shard.shape and all(
+            host.positions(seat) == self.positions[seat.id] for seat in shard.seats.values()
+        )
+
+
+def read_shard(shard: Shard, host: Host, identity: bytes | None) -> Opening:
+    """Open the store of a shard, known by that identity if it existed before, and read it back.
+
+    Any thread may do it: it changes nothing that clients use. `serve_shard` does.
+    """
+    shape, seats = shard.shape, list(shard.seats.values())
     store = shard.opened = open_known(shard.open_store, shard.name, identity, shard.opened)
-    shard.identity, shard.notice = store.identity, store.notice
     # Recovery makes many objects and no garbage: collecting it would double the time.
     collecting = gc.isenabled()
     gc.disable()
@@ -33,11 +60,9 @@ def open_shard(shard: Shard, host: Host, identity: bytes | None) -> None:
             failed=lambda loop, error: host.went_down(shard.name, loop, error),
             inline=host.inline_commits,
         )
-        loop.seconds = shard.commit_seconds
-        host.disk.watch(loop)
-        shard.boot = _count_boot(store)
-        rows, orphans = _read(shard, store)
-        shard.staged = _read_staged(shard, store, orphans)
+        boot = _count_boot(store)
+        rows, orphans = _read(seats, store)
+        staged = _read_staged(rows, store, orphans)
         if identity is None and orphans:
             raise Damaged(
                 f"store {shard.name} has messages, but is not in the namespace: the data "
@@ -45,26 +70,42 @@ def open_shard(shard: Shard, host: Host, identity: bytes | None) -> None:
                 "the directory that belongs to this store"
             )
         records = WriteBatch()
-        shard.failed.clear()
-        for seat in shard.seats.values():
-            partition = host.new_partition(seat, loop.pages)
-            orphans += recover(partition, rows.get(seat.id, {}))
-            seat.partition = partition
-            seat.pending_bytes = 0
+        partitions, positions = {}, {}
+        for seat in seats:
+            positions[seat.id] = host.positions(seat)
+            partition = partitions[seat.id] = host.new_partition(seat, loop.pages, boot)
+            orphans += recover(partition, rows[seat.id])
         for table, key in orphans:
             records.delete(table, key)
             if table is BLOCK_INDEX:
                 records.delete(BLOCKS, key)
         loop.write(records)
     except BaseException:
-        shard.take_offline("cannot read its store")
         store.close()
         raise
     finally:
         if collecting:
             gc.enable()
+    return Opening(loop, boot, shape, partitions, positions, staged)
+
+
+def serve_shard(shard: Shard, host: Host, opening: Opening) -> bool:
+    """Use a store that was read back; return False if its entities have changed since."""
+    loop = opening.loop
+    if not opening.holds(shard, host):
+        loop.store.close()
+        return False
+    shard.boot, shard.staged = opening.boot, opening.staged
+    shard.identity, shard.notice = loop.store.identity, loop.store.notice
+    loop.seconds = shard.commit_seconds
+    host.disk.watch(loop)
+    shard.failed.clear()
+    for seat in shard.seats.values():
+        seat.partition = opening.partitions[seat.id]
+        seat.pending_bytes = 0
     shard.loop = loop
     shard.error = None
+    return True
 
 
 def _count_boot(store: Store) -> int:
@@ -77,12 +118,12 @@ def _count_boot(store: Store) -> int:
     return boot
 
 
-def _read(shard: Shard, store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
-    """Return the rows of each partition of the shard, and the keys of all others.
+def _read(seats: list[Seat], store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
+    """Return the rows of each of these partitions, and the keys of all others.
 
     The others are left of deleted entities.
     """
-    rows: dict[int, Rows] = {seat: {} for seat in shard.seats}
+    rows: dict[int, Rows] = {seat.id: {} for seat in seats}
     orphans: list[tuple[Table, Any]] = []
     for table, column in SOURCES.items():
         found: dict[Any, list[Any]] = {}
@@ -97,14 +138,12 @@ def _read(shard: Shard, store: Store) -> tuple[dict[int, Rows], list[tuple[Table
     return rows, orphans
 
 
-def _read_staged(
-    shard: Shard, store: Store, orphans: list[tuple[Table, Any]]
-) -> dict[int, dict[int, list[int]]]:
-    """Return what is staged for partitions of the shard; add the rest to the orphans."""
-    staged: dict[int, dict[int, list[int]]] = {}
+def _read_staged(known: Container[int], store: Store, orphans: list[tuple[Table, Any]]) -> Staged:
+    """Return what is staged for partitions that are known; add the rest to the orphans."""
+    staged: Staged = {}
     rows: Any = store.scan(STAGED, ("work", "partition", "piece"))
     for work, partition, piece in rows:
-        if partition in shard.seats:
+        if partition in known:
             staged.setdefault(partition, {}).setdefault(work, []).append(piece)
         else:
             row: Any = store.read(STAGED, (work, partition, piece))

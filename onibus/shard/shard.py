@@ -4,7 +4,7 @@ A command takes this way:
 
     apply     the partition changes in memory; its records join the gathering batch
     commit    the batch becomes durable, on the store's writer thread (shard/commits.py)
-    answer    callers whose changes are durable get their responses
+    reply     callers whose changes are durable get their responses
 
 Commands apply on arrival, even during a commit. Only sends wait, to share a block: `take_in`
 applies those that gathered, right before a commit starts, and before every command that must not
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from onibus.core.path.plan import Plan
 
 T = TypeVar("T")
+#: Partition → work → pieces that were staged.
+Staged = dict[int, dict[int, list[int]]]
 
 #: Records without a waiting caller (locks) are durable after this time at the latest.
 FLUSH_MS = 50
@@ -81,11 +83,14 @@ class Host(Protocol):
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
         """A store failed at work."""
 
-    def new_partition(self, seat: Seat, pages: Pages) -> Partition:
-        """Return the partition of a seat with its settings and subscriptions, still empty."""
+    def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
+        """Return an empty partition with the settings and subscriptions of its entity."""
+
+    def positions(self, seat: Seat) -> Any:
+        """Return how far each named reader is in a partition."""
 
     def reroute(self, request: SendRequest, error: OnibusError) -> None:
-        """A send was not tried here: it fails, or another partition takes it (P5)."""
+        """Fail a send that was not tried here, or pass it to another partition (P5)."""
 
 
 class SendRequest(msgspec.Struct, eq=False):
@@ -134,8 +139,10 @@ class Shard:
         self.notice = ""
         #: the store as it was opened last
         self.opened: Store | None = None
-        #: what was staged in it when it was opened: partition → work → pieces
-        self.staged: dict[int, dict[int, list[int]]] = {}
+        #: the parts that were staged in it when it was opened
+        self.staged: Staged = {}
+        #: grows when its partitions, or their settings and subscriptions, change
+        self.shape = 0
 
     # Apply
 
@@ -316,7 +323,7 @@ class Shard:
             request.seat.pending_bytes -= request.size
             self._host.reroute(request, error)
 
-    # Commit and answer
+    # Commit and reply
 
     def ask(self, seat: Seat, command: Command[Any], reply: Reply) -> None:
         """Carry out a command; the reply gets its result, when it is durable if it must be."""
@@ -327,7 +334,7 @@ class Shard:
             self.answer_after(reply, result)
 
     def answer_after(self, reply: Reply, value: Any = None) -> None:
-        """Answer when everything applied so far is durable."""
+        """Reply when everything applied so far is durable."""
         assert self.loop is not None
         self.loop.answer_after(reply, value)
         self.commit_soon()
@@ -352,7 +359,7 @@ class Shard:
             self._host.timers.set(("flush", self.name), self._host.clock.now() + FLUSH_MS)
 
     def committed(self, loop: CommitLoop, partitions: Iterable[Partition]) -> None:
-        """A commit was answered: receivers may find its messages, and the next one may start."""
+        """End a store commit: receivers may find its messages, and the next one may start."""
         if self.loop is not loop:
             return
         for partition in partitions:

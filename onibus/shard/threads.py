@@ -1,4 +1,4 @@
-"""The threads of one store: its writer, its housekeeper, its reader and its prober.
+"""The threads of one store: its writer, housekeeper, reader, prober, and the one that opens it.
 
 A store is closed only when none of them is at work in it. A commit may run for as long as a disk
 stalls, and the descriptors it writes to must stay its own until it has returned: the system gives
@@ -15,6 +15,7 @@ from onibus.shard.writer import Done, Work, Writer
 from onibus.store.interface import Store
 
 _WRITING, _HOUSEKEEPING, _READING, _PROBING = "", "-housekeeping", "-reading", "-probing"
+_OPENING = "-opening"
 
 
 class StoreThreads:
@@ -25,7 +26,8 @@ class StoreThreads:
         self._make_writer = make_writer
         self._threads: dict[str, Writer] = {}
         #: how much of each kind is under way
-        self._at_work = dict.fromkeys((_WRITING, _HOUSEKEEPING, _READING, _PROBING), 0)
+        kinds = (_WRITING, _HOUSEKEEPING, _READING, _PROBING, _OPENING)
+        self._at_work = dict.fromkeys(kinds, 0)
         self._leaving: Store | None = None
         self._then: Callable[[], None] | None = None
 
@@ -36,8 +38,22 @@ class StoreThreads:
 
     @property
     def leaving(self) -> bool:
-        """A store that was let go of is still in use."""
+        """Return whether a released store is still in use."""
         return self._leaving is not None
+
+    @property
+    def opening(self) -> bool:
+        """Return whether the store is being opened."""
+        return self._at_work[_OPENING] > 0
+
+    @property
+    def in_transit(self) -> bool:
+        """The store is being closed or opened."""
+        return self.leaving or self.opening
+
+    def open(self, work: Work, done: Done) -> None:
+        """Open the store and read it back, which takes as long as its disk does."""
+        self._submit(_OPENING, work, done)
 
     def write(self, work: Work, done: Done, here: bool = False) -> None:
         """Commit; `here`: on this thread, unless housekeeping uses the store."""
@@ -48,11 +64,11 @@ class StoreThreads:
         self._submit(_HOUSEKEEPING, work, done)
 
     def read(self, work: Work, done: Done) -> None:
-        """Read beside the commits."""
+        """Read parallel to the commits."""
         self._submit(_READING, work, done)
 
     def probe(self, work: Work, done: Done) -> None:
-        """Ask the disk for a sign of life, whatever the others wait for."""
+        """Probe the disk, whatever the other threads wait for."""
         self._submit(_PROBING, work, done)
 
     def _submit(self, kind: str, work: Work, done: Done, here: bool = False) -> None:
@@ -79,7 +95,7 @@ class StoreThreads:
         self._close_unused()
 
     def when_left(self, then: Callable[[], None]) -> None:
-        """Do something as soon as the store that is being let go of was closed."""
+        """Call a function as soon as the released store is closed."""
         self._then = then
 
     def _close_unused(self) -> None:

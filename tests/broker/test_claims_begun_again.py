@@ -24,7 +24,7 @@ async def test_what_a_failed_claim_left_is_not_taken_for_the_next_one(clock: Man
         started, go_on = hold_up(disks.open["a"], bus)
         claiming = asyncio.create_task(bus.claim("q", "r", 3))
         await started.wait()
-        reopen(bus, "b")
+        await reopen(bus, "b")
         go_on.set()
         claim = await claiming
         assert claim is not None

@@ -28,6 +28,7 @@ from tests.bus_helpers import (
     numbers,
     pass_ms,
     pull,
+    reopen_store,
     run,
     settle,
 )
@@ -55,8 +56,9 @@ def claimed_anywhere(bus: Bus) -> set[str]:
     return found
 
 
-def reopen(bus: Bus, *stores: str) -> None:
-    assert all(bus.broker.reopen(bus.broker.stores[store]) for store in stores)
+async def reopen(bus: Bus, *stores: str) -> None:
+    for store in stores:
+        await reopen_store(bus, store)
 
 
 async def everything(bus: Bus) -> list[str]:
@@ -153,7 +155,7 @@ async def test_a_store_that_is_down_is_passed_over(clock: ManualClock) -> None:
         pull(bus, "a")
         with pytest.raises(PartitionOffline):
             await bus.claim("q", "r", 100)
-        reopen(bus, "a", "b")
+        await reopen(bus, "a", "b")
         assert len(await bus.read_claim("q", "r", 1)) == claim.count
 
 
@@ -173,7 +175,7 @@ async def test_no_part_of_a_claim_is_read_while_another_is_offline(clock: Manual
         assert len(await bus.read_claim("q", "r", 1, partition=there)) == 2
         with pytest.raises(PartitionOffline):
             await bus.read_claim("q", "r", 1, partition=index_in(bus, "q", "b"))
-        reopen(bus, "b")
+        await reopen(bus, "b")
         assert len(await bus.read_claim("q", "r", 1)) == 32
         await bus.commit_claim("q", "r", 1)
         assert await everything(bus) == []
@@ -194,7 +196,7 @@ async def test_a_store_fails_while_messages_are_set_aside(clock: ManualClock, ke
         again = await bus.claim("q", "r", 3)
         assert again is not None
         assert again.number == 1, "no number was used"
-        reopen(bus, "b")
+        await reopen(bus, "b")
         assert claimed_anywhere(bus) == {"claim/r/1"}
         assert len(await bus.read_claim("q", "r", 1)) == 3
         await bus.release_claim("q", "r", 1)
@@ -214,7 +216,7 @@ async def test_the_namespace_fails_while_a_claim_is_decided(clock: ManualClock, 
         with pytest.raises(PartitionOffline):
             await bus.claim("q", "r", 10)
         pull(bus, "b")
-        reopen(bus, "b")
+        await reopen(bus, "b")
         await settle(bus)
     async with disks.bus(clock, *STORES) as bus:
         assert [(c.number, c.count) for c in bus.claims("q")] == ([(1, 10)] if kept else [])
@@ -261,7 +263,7 @@ async def test_a_store_fails_after_a_commit_was_decided(clock: ManualClock, kept
         for call in (bus.read_claim, bus.release_claim):
             with pytest.raises(ClaimNotFound):
                 await call("q", "r", 1)
-        reopen(bus, "b")
+        await reopen(bus, "b")
         await settle(bus)
         assert bus.claims("q") == []
         await bus.commit_claim("q", "r", 1)
@@ -343,7 +345,7 @@ async def test_a_store_that_was_down_gives_back_when_it_comes(clock: ManualClock
         assert bus.claims("q") == []
         assert bus.queue("q").held_count == 0
         assert bus.queue("q").availability == "limited"
-        reopen(bus, "b")
+        await reopen(bus, "b")
         assert claimed_anywhere(bus) == set()
         assert await everything(bus) == texts
 
@@ -389,7 +391,7 @@ async def test_a_store_reopened_while_a_claim_is_made_keeps_its_part(
         while (loop := bus.broker.stores["b"].loop) is None or loop.busy or loop.waiting:
             await asyncio.sleep(0.001)
         pull(bus, "b")
-        reopen(bus, "b")
+        await reopen(bus, "b")
         go_on.set()
         claim = await claiming
         assert claim is not None
@@ -408,7 +410,7 @@ async def test_a_store_lost_between_two_slices_of_a_claim(clock: ManualClock) ->
         while "claim/r/1" not in claimed_anywhere(bus):
             await asyncio.sleep(0)
         pull(bus, "main")
-        reopen(bus, "main")
+        await reopen(bus, "main")
         with pytest.raises(PartitionOffline):
             await claiming
         assert bus.claims("q") == []
@@ -488,7 +490,7 @@ async def test_whatever_fails_each_message_is_committed_once(clock: ManualClock,
                     seen[claim.number] = bodies(await bus.read_claim("q", "r", claim.number))
                     perhaps_fail()
                     await bus.commit_claim("q", "r", claim.number)
-            reopen(bus, *[name for name in STORES if not bus.broker.stores[name].online])
+            await reopen(bus, *[name for name in STORES if not bus.broker.stores[name].online])
             await settle(bus)
             for left in bus.claims("q"):
                 # Made, and its part of a store was gone before it could be read or committed.

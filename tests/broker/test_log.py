@@ -29,6 +29,7 @@ from tests.bus_helpers import (
     msg,
     partition_at,
     pull,
+    reopen_store,
     run,
     send,
     settle,
@@ -196,7 +197,7 @@ async def test_messages_that_were_compacted_away_are_a_hole_with_a_name(
             assert (gap.value.first, gap.value.last) == (11, 20)
             positions = bus.log_positions("q")
             assert (positions.earliest, positions.latest) == ((21,), (21,))
-            assert bus.broker.reopen(bus.broker.stores["main"]), "and after a restart"
+            await reopen_store(bus, "main")
 
 
 @pytest.mark.promise("R3")
@@ -284,7 +285,7 @@ async def test_an_offline_partition_is_a_retryable_error(
         positions = bus.log_positions("q")
         assert positions.earliest[down] is None
         assert positions.latest[up] == starts[up] + 1
-        assert bus.broker.reopen(bus.broker.stores["two"])
+        await reopen_store(bus, "two")
         assert len(await texts(bus, "q", starts[down], partition=down)) == 1
 
 

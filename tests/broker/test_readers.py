@@ -22,6 +22,7 @@ from tests.bus_helpers import (
     partition_at,
     pass_ms,
     pull,
+    reopen_store,
     run,
     send,
     settle,
@@ -224,7 +225,7 @@ async def test_a_reader_is_not_ahead_of_what_a_failed_commit_left(clock: ManualC
             await lost
         assert bus.readers("q") == []
         assert disks.open["namespace"].tables[READERS] == {}
-        assert bus.broker.reopen(bus.broker.stores["main"])
+        await reopen_store(bus, "main")
         assert (await bus.create_reader("q", "r", start="latest")).positions == (2,)
         await send(bus, "q", "b")
         assert await texts(bus, "q", 2, reader="r") == [(2, "b")]
@@ -256,7 +257,7 @@ async def test_readers_of_partitions_of_which_one_store_is_down(
             await bus.move_reader("q", "r", moved, info.incarnation)
         with pytest.raises(errors.PartitionOffline):
             await bus.create_reader("q", "another")
-        assert bus.broker.reopen(bus.broker.stores["two"])
+        await reopen_store(bus, "two")
         tidy(bus)
         assert len(await texts(bus, "q", info.positions[down], partition=down)) == 1
         await bus.move_reader("q", "r", moved, info.incarnation)

@@ -19,6 +19,7 @@ from tests.bus_helpers import (
     msg,
     pass_ms,
     pull,
+    reopen_store,
     run,
     send,
     settle,
@@ -215,7 +216,7 @@ async def test_a_replay_into_a_partition_that_is_down(clock: ManualClock) -> Non
         pull(bus, target)
         with pytest.raises(errors.PartitionOffline):
             await bus.replay("q", 0, 1, to="to")
-        assert bus.broker.reopen(bus.broker.stores[target])
+        await reopen_store(bus, target)
         assert await bus.replay("q", 0, 1, to="to") == 1
         await settle(bus)
         assert bus.queue("to").active_count == 1

@@ -62,7 +62,11 @@ class Bench:
 
     def send(self, *bodies: bytes, **fields: Any) -> list[Sent]:
         """Send a batch, which becomes one block, and commit it."""
-        batch = [admit(Message(body=body, **fields), self.settings, SECRET) for body in bodies]
+        return self.send_all([Message(body=body, **fields) for body in bodies])
+
+    def send_all(self, messages: list[Message]) -> list[Sent]:
+        """The same with messages as they are."""
+        batch = [admit(message, self.settings, SECRET) for message in messages]
         originals = find_duplicates(self.partition, batch, self.now)
         sent = send_to_partition(self.partition, batch, originals, self.now, self.now, self.out)
         self.commit()

@@ -8,7 +8,7 @@ from onibus import Bus
 from onibus.core.errors import Damaged, StoreFailed
 from onibus.security.keys import Keyring
 from onibus.server.notify import notify
-from tests.bus_helpers import Disks, ManualClock, pass_ms, pull, run, send
+from tests.bus_helpers import Disks, ManualClock, pass_ms, pull, reopen_store, run, send
 from tests.server.web import ask, serving
 
 
@@ -59,7 +59,7 @@ async def test_the_namespace_and_single_partitions_count_too() -> None:
         await bus.delete_queue("other")
         assert (await ask(server, "GET", "/readyz")).status_code == 503
         bus.broker.store_failed(seat.store, StoreFailed("pulled"))
-        assert bus.broker.reopen(seat.store)
+        await reopen_store(bus, seat.store.name)
         assert (await ask(server, "GET", "/readyz")).status_code == 200
         bus.broker.namespace._down(StoreFailed("pulled"))
         assert (await ask(server, "GET", "/readyz")).status_code == 503

@@ -83,7 +83,7 @@ def sleep_through(original: Any) -> Any:
 def give_up_at_once(original: Any) -> Any:
     def give_up(broker: Any, waiter: Any) -> None:
         if waiter in waiter.entity.waiters:
-            waiter.entity.waiters.remove(waiter)
+            del waiter.entity.waiters[waiter]
         original(broker, waiter)
 
     return give_up

@@ -235,7 +235,7 @@ class Clients:
                 self.waiting += 1
             expect(op)
             entity = sim.broker.namespace.entities.get(name)
-            waiters = entity.waiters if wait and entity is not None else None
+            waiters = list(entity.waiters) if wait and entity is not None else []
             if waiters and waiters[-1].reply is op.reply:
                 sim.wait_with(op, waiters[-1])
 

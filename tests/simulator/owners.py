@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from onibus.broker import settling
-from onibus.broker.entity_rows import entity_of
+from onibus.broker.entity_rows import kept_of
 from onibus.broker.entity_rules import without_rule
 from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings
@@ -107,7 +107,7 @@ class Owners(SessionClients):
             self._all_online(list(sim.model.stores))
 
         def created() -> None:
-            entity = entity_of(max(sim.tables[NAME][ENTITIES].values()), {})
+            entity = kept_of(max(sim.tables[NAME][ENTITIES].values()))
             wanted = core_settings.make(given, kind)
             sim.model.entities[name] = EntityModel(entity.incarnation, name, wanted, entity.stores)
 

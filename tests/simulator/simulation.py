@@ -92,7 +92,8 @@ def small_sizes() -> Iterator[None]:
         (noise, "CROWD", CROWD),
         # What is left for a moment later would differ from a model that is never late.
         (expire, "BLOCKS_A_SLICE", 1_000_000),
-        (expire, "ROWS_A_SLICE", 1_000_000),
+        (expire, "LOOKS_A_SLICE", 1_000_000_000),
+        (expire, "LOCKS_A_SLICE", 1_000_000_000),
         (expire, "DUE_A_SLICE", 1_000_000),
         (expire, "DUE_STEPS", 1_000_000_000),
         (expire, "AGED_A_SLICE", 1_000_000),

@@ -28,7 +28,7 @@ class Prepared(msgspec.Struct, eq=False):
 
     message: Message
     row: bytes
-    #: hashes under which it is a duplicate; none where it never is one
+    #: hashes under which it is a duplicate; none if it never is one
     identities: tuple[bytes, ...]
     time_to_live_ms: int | None
     #: what decides its partition (P3), or None when any will do
@@ -84,7 +84,7 @@ def of_any_size(settings: LogSettings) -> LogSettings:
 
 
 def time_to_live(message: Message, settings: LogSettings) -> int | None:
-    """Return how long a message lives: what it says, or its entity, whichever is shorter (B2)."""
+    """Return the time to live of a message: its own or its entity's, whichever is shorter (B2)."""
     own, default = message.time_to_live_ms, settings.default_time_to_live_ms
     if own is None or default is None:
         return default if own is None else own
@@ -176,7 +176,7 @@ def _check_rare_fields(message: Message) -> None:
 def hash_identities(
     secret: bytes, identities: Sequence[bytes], scopes: Sequence[bytes | None] | None
 ) -> list[bytes]:
-    """Return the keyed hashes that stand for ids, each inside its scope where it has one."""
+    """Return the keyed hashes that stand for ids, each inside its scope if it has one."""
     if scopes is not None:
         identities = list(map(_scoped, identities, scopes))
     copy = _keyed(secret)

@@ -90,7 +90,7 @@ class PreparedBatch:
         self._placing: pa.RecordBatch | None = None
         #: its rows in order, if they are staged as blocks
         self.staged: list[Body] = []
-        #: reads the columns of what is staged
+        #: reads the columns of staged rows
         self.load: Callable[[], pa.RecordBatch] | None = None
         #: the hashes under which rows are duplicates, and the positions of the rows that have them
         self.hashes = hashes
@@ -101,11 +101,11 @@ class PreparedBatch:
         self.sizes = sizes
         #: what decides the partition of each row (P3); null where any will do
         self.keys = keys
-        #: (start, end) of a block's rows → its body, where it was encoded ahead
+        #: (start, end) of a block's rows → its body, if it was encoded ahead
         self.bodies: dict[tuple[int, int], EncodedBody] = {}
-        #: position → its row, where that was encoded ahead
+        #: position → its row, if that was encoded ahead
         self.rows: dict[int, bytes] = {}
-        #: what `encode` returns, where it was encoded ahead
+        #: what `encode` returns, if it was encoded ahead
         self.encoded: memoryview | None = None
 
     def __len__(self) -> int:
@@ -136,7 +136,7 @@ class PreparedBatch:
         return self.size if self._columns is not None else _KEPT_BYTES * len(self)
 
     def set_aside(self, staged: list[Body], read: Callable[[int], bytes], keep: bool) -> None:
-        """Forget what is staged; `keep` the columns where publishing needs them."""
+        """Delete the staged rows; `keep` the columns if publishing needs them."""
         self.staged, self.load = staged, partial(_load, staged, read)
         self._placing = self.placing
         self.bodies, self.rows = {}, {}
@@ -425,7 +425,7 @@ def _identities(
 def identity_columns(
     batch: pa.RecordBatch, keys: pa.Array, settings: LogSettings
 ) -> tuple[pa.Array, pa.Array | None] | None:
-    """Return the ids and inside what each one counts; None where nothing is a duplicate (D3)."""
+    """Return the ids and the scope of each; None if nothing is a duplicate (D3)."""
     ids = batch.column("message_id")
     if settings.fifo:
         grouped = settings.deduplication_scope == "messageGroup"
@@ -450,7 +450,7 @@ def _twofold_identities(
 
 
 def _ttls(batch: pa.RecordBatch, settings: LogSettings) -> Numbers:
-    """Return how long each row lives: what it says, or its entity, whichever is shorter (B2)."""
+    """Return the time to live of each row: its own or its entity's, whichever is shorter (B2)."""
     own, default = batch.column("time_to_live_ms"), settings.default_time_to_live_ms
     lives = own if default is None else pc.min_element_wise(own, default)
     ttls: Numbers = lives.fill_null(FOREVER).to_numpy(zero_copy_only=False)

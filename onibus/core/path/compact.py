@@ -21,7 +21,7 @@ from onibus.core.records import WriteBatch
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
 
-#: Fewer blocks than this are not worth merging; keeps what is written again within a few times.
+#: Fewer blocks than this are not worth merging: this bounds how often rows are rewritten.
 MERGE_COUNT_MIN = 16
 #: What one slice reads; the blocks of a slice may be large and have few living rows.
 READ_BYTES_MAX = 4 * BLOCK_BYTES_MAX
@@ -52,7 +52,7 @@ def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
 
 
 def forget_retained(partition: Partition, now: int, out: WriteBatch) -> None:
-    """Raise the floor over what was kept for as long as the owner wants, and readers need (R1, R2).
+    """Raise the floor over rows that neither the retention nor a named reader needs (R1, R2).
 
     A reader holds it down up to the owner's limits of age and size; past them it loses rows.
     """
@@ -82,7 +82,7 @@ def _first_younger(log: Log, moment: int, at: int) -> int:
 
 
 def _first_within(log: Log, position: int, retained: int, size: int) -> int:
-    """Return from where on what is kept for readers only has at most that size."""
+    """Return the ordinal from which rows kept only for readers have at most that size."""
     if log.total_bytes - log.live_bytes <= size:
         return position
     for place in reversed(log.places):

@@ -28,7 +28,7 @@ def delete(
     rejected: list[Refused | None] = [None] * len(command.tokens)
     held: dict[int, None] = {}
     for at, token in enumerate(command.tokens):
-        ordinal = subscription.held_ordinal(token)
+        ordinal = subscription.held_ordinal(token, late=not subscription.settings.fifo)
         if ordinal:
             held[ordinal] = None
             continue

@@ -76,7 +76,7 @@ def _rows(subscription: Subscription) -> Iterator[Erased]:
     key, hot = subscription.key, subscription.marks.hot
     for ordinal in list(subscription.marks):
         yield MARKS, (*key, to_column(ordinal))
-        # Memory goes with them: all at once would take as long.
+        # Free the memory row by row as well: freeing all at once would block as long.
         hot.pop(ordinal, None)
     for first in subscription.gone.firsts:
         yield GONE, (*key, to_column(first))

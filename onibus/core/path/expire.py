@@ -1,7 +1,7 @@
-"""Expire: what happens by itself when time passes.
+"""Expire: the changes that time brings.
 
-Locks run out, delayed and scheduled messages come due, messages outlive their time to live.
-`pass_time` is called before every command and when `next_wake` has come, so no command ever sees a
+Locks expire, delayed and scheduled messages come due, messages outlive their time to live. The
+broker calls `pass_time` before every command and when `next_wake` is due, so no command sees a
 partition that is behind its time.
 """
 
@@ -15,7 +15,7 @@ from onibus.core.log import BlockPlace
 from onibus.core.path.attempts import forget_attempt
 from onibus.core.path.dead_letter import expire_message
 from onibus.core.path.schedule import activate
-from onibus.core.path.session import end_session_lock
+from onibus.core.path.session import expire_session_lock
 from onibus.core.path.settle import give_back
 from onibus.core.records import WriteBatch
 
@@ -26,39 +26,48 @@ if TYPE_CHECKING:
 #: Messages that come due in one slice, and the steps of rules (core/rules/subject.py) on them.
 DUE_A_SLICE = 100
 DUE_STEPS = 50_000
-#: Blocks looked through for expired rows in one slice, which ends with the block of the last row.
+#: Blocks searched for expired rows in one slice, and checks of messages: one per subscription.
 BLOCKS_A_SLICE = 16
-ROWS_A_SLICE = 500
-#: Messages looked at in a subscription that has a time to live of its own.
+LOOKS_A_SLICE = 1_000
+#: Messages whose locks end in one slice.
+LOCKS_A_SLICE = 1_000
+#: Messages checked in a subscription that has its own time to live.
 AGED_A_SLICE = 1_000
 
-#: States in which messages expire; what is held does when it is let go.
+#: States in which messages expire; locked messages do when they are released.
 MORTAL = (State.ACTIVE, State.DELAYED, State.DEFERRED)
 
 
 def pass_time(partition: Partition, now: int, wall: int, out: WriteBatch) -> bool:
-    """Bring a partition up to `now`; tell whether anything changed.
+    """Bring a partition up to `now`; return whether anything changed.
 
-    Locks all end in time. Of what comes due or expires in masses a slice is done; `next_wake` then
-    stays in the past until the rest is done too, and no receiver gets what has expired meanwhile.
+    If many things are due, a slice of them is done. `next_wake` then stays in the past until the
+    rest is done too. No receiver gets a message that has expired, and a lock that has expired
+    settles nothing (`Partition.overdue`).
     """
     if partition.next_wake() > now:
         return False
-    for subscription in list(partition.subscriptions.values()):
-        while (key := subscription.timers.pop(now)) is not None:
-            _ring(subscription, key[0], key[1], now, out)
+    left = LOCKS_A_SLICE
+    for subscription in partition.due(now):
+        while left > 0 and (key := subscription.timers.pop(now)) is not None:
+            left -= _ring(subscription, key[0], key[1], now, left, out)
         _come_due(subscription, now, wall, out)
-    rows = 0
+    partition.overdue = 0 if left > 0 else now
+    _expire_rows(partition, now, out)
+    partition.finish(now, out, by_itself=True)
+    return True
+
+
+def _expire_rows(partition: Partition, now: int, out: WriteBatch) -> None:
+    """Expire a slice of the rows that are due."""
+    left = LOOKS_A_SLICE
     for _ in range(BLOCKS_A_SLICE):
         place = partition.log.expired_block(now)
         if place is None:
             break
-        _expire_in(partition, place, now, out)
-        rows += place.rows
-        if rows >= ROWS_A_SLICE:
+        left -= _expire_in(partition, place, now, left, out)
+        if left <= 0:
             break
-    partition.finish(now, out, by_itself=True)
-    return True
 
 
 def _come_due(subscription: Subscription, now: int, wall: int, out: WriteBatch) -> None:
@@ -90,41 +99,61 @@ def _due_in_slice(subscription: Subscription) -> int:
     return max(1, min(DUE_A_SLICE, DUE_STEPS // max(steps, 1)))
 
 
-def _ring(subscription: Subscription, kind: str, key: int | str, now: int, out: WriteBatch) -> None:
-    """A deadline has come."""
+def _ring(
+    subscription: Subscription, kind: str, key: int | str, now: int, most: int, out: WriteBatch
+) -> int:
+    """Handle a deadline; return how many messages were released, about `most`."""
     if kind == "hold":
         assert isinstance(key, int)
         hold = subscription.holds[key]
-        for ordinal in sorted(o for o, until in hold.ordinals.items() if until <= now):
+        expired = sorted(o for o, until in hold.ordinals.items() if until <= now)
+        if not subscription.settings.fifo:
+            # A FIFO receive can be repeated as long as all of its messages are in flight.
+            del expired[most:]
+        for ordinal in expired:
             give_back(subscription, ordinal, Input.ABANDON, now, out)
         if hold.ordinals:
             subscription.watch_hold(hold)
-    elif kind == "session":
+        return len(expired)
+    if kind == "session":
         assert isinstance(key, str)
-        end_session_lock(subscription, subscription.sessions.get(key), Input.ABANDON, now, out)
-    elif kind == "attempt":
+        return expire_session_lock(subscription, subscription.sessions.get(key), now, most, out)
+    if kind == "attempt":
         assert isinstance(key, str)
         forget_attempt(subscription, key, out)
     elif kind == "age":
         _expire_old(subscription, now, out)
+    return 1
 
 
-def _expire_in(partition: Partition, place: BlockPlace, now: int, out: WriteBatch) -> None:
-    """Expire the rows of one block whose time has come. What is held expires when it is let go."""
+def _expire_in(
+    partition: Partition, place: BlockPlace, now: int, most: int, out: WriteBatch
+) -> int:
+    """Expire due rows of one block; return how many checks of messages it took.
+
+    A locked message expires when it is released.
+    """
     index = partition.log.read(place).index
-    expires = index["expires"]
-    expired = index["ordinal"][expires <= now].tolist()
-    for subscription in partition.subscriptions.values():
-        for ordinal in expired:
+    # A search of all rows continues where the last slice ended.
+    moment, start = place.expiring or (now, 0)
+    chosen = index[(index["expires"] <= moment) & (index["ordinal"] >= start)]
+    subscriptions = partition.subscriptions.values()
+    some = chosen["ordinal"][: max(most // len(subscriptions), 1)].tolist()
+    for subscription in subscriptions:
+        for ordinal in some:
             if subscription.state(ordinal) in MORTAL:
                 expire_message(subscription, ordinal, out)
-    later = expires[expires > now]
+    rest = chosen["expires"][len(some) :]
+    place.expiring = (moment, some[-1] + 1) if len(rest) else None
+    if not len(rest):
+        rest = index["expires"][index["expires"] > moment]
     if place.live:
-        partition.log.expire_again(place, int(later.min()) if len(later) else NEVER)
+        partition.log.expire_again(place, int(rest.min()) if len(rest) else NEVER)
+    return len(some) * len(subscriptions)
 
 
 def _expire_old(subscription: Subscription, now: int, out: WriteBatch) -> None:
-    """Expire a slice of what has been in a subscription for as long as its owner allows."""
+    """Expire a slice of the messages that outlived a subscription's own time to live."""
     log, gone = subscription.log, subscription.gone
     ordinal = gone.next_outside(subscription.aged_below)
     for _ in range(AGED_A_SLICE):

@@ -1,9 +1,9 @@
 """Fan out: which subscriptions of a topic get a message, and what they see of it (B3).
 
-A message is stored once. A subscription whose rules select it takes its row; where the rule has an
-action, an overlay of the changed fields lies over it there. Rules without an action make one copy
-together, each rule with an action one of its own: the first copy is the row itself, further ones,
-and those whose SessionId or TimeToLive the action changed, become rows of their own.
+A message is stored once. A subscription whose rules select it takes its row; if the rule has an
+action, the subscription sees an overlay of the changed fields. All rules without an action make one
+copy together, and each rule with an action makes one more. The first copy is the row itself.
+Further copies, and those whose SessionId or TimeToLive the action changed, become separate rows.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: The property that tells which rule's action made a copy, as in Service Bus.
+#: The property that names the rule whose action made a copy, as in Service Bus.
 RULE_NAME = "RuleName"
 #: Steps (core/rules/subject.py) after which a run of rules can be interrupted.
 BIT_STEPS = 10_000
-#: Steps of giving a subscription its share, whatever is in it.
+#: Fixed steps of giving a subscription its share.
 SHARE_STEPS = 100
-#: Reasons of messages that are dead letters from the start.
+#: Reasons of messages that are dead-lettered on arrival.
 FILTER_FAILED = "FilterEvaluationException"
 NO_SESSION = "Session id is null"
 NO_SESSION_TEXT = "Session enabled entity doesn't allow a message whose session identifier is null."
 
 
 class Copy:
-    """A message that gets a row of its own, for one subscription."""
+    """A message that gets a separate row, for one subscription."""
 
     __slots__ = ("at", "message", "number")
 
@@ -67,15 +67,34 @@ class Share:
         self.settings = subscription.settings
         #: while it is chosen: what the subscription gets
         self.positions: list[int] = []
+        # Most have nothing of these: a topic may have thousands of subscriptions.
         #: position → the fields that a rule's action changed
-        self.overlays: dict[int, bytes] = {}
+        self.overlays: dict[int, bytes] | None = None
         #: position → reason and description of what cannot be delivered
-        self.dead: dict[int, tuple[str, str]] = {}
-        self.copies: list[Copy] = []
+        self.dead: dict[int, tuple[str, str]] | None = None
+        self.copies: list[Copy] | None = None
         #: how many the subscription takes; those that can be received, and those it does not take
         self.count = 0
-        self.runs: Spans = []
-        self.gaps: Spans = []
+        self.runs: Spans
+        self.gaps: Spans
+
+    def lay_over(self, at: int, overlay: bytes) -> None:
+        """The subscription sees a message changed."""
+        if self.overlays is None:
+            self.overlays = {}
+        self.overlays[at] = overlay
+
+    def kill(self, at: int, reason: str, description: str) -> None:
+        """A message is dead-lettered from the start."""
+        if self.dead is None:
+            self.dead = {}
+        self.dead.setdefault(at, (reason, description))
+
+    def copy(self, message: Message, at: int) -> None:
+        """The subscription gets a further copy of a message."""
+        if self.copies is None:
+            self.copies = []
+        self.copies.append(Copy(message, self.subscription.number, at))
 
     def holds(self, subscription: Subscription) -> bool:
         """Return whether it was chosen by what the subscription is now."""
@@ -113,11 +132,13 @@ class FanOut:
         #: further copies, to be stored after the block
         self.copies: list[Copy] = []
         self._shares: dict[int, Share] = {}
-        #: property → its text, None where it has none → positions of messages
+        #: property → its string, None if it has none → positions of messages
         self._by_text: dict[str, dict[str | None, list[int]]] = {}
         self._subjects: list[Subject | None] = [Subject(message) for message in messages]
         for at in scheduled:
             self._subjects[at] = None
+        #: the positions of all messages
+        self._everything: Spans = [(0, len(messages) - 1)]
         self.members = Members(ordinals_from(0, len(messages)))
         self.members.add(0, scheduled)
 
@@ -151,7 +172,8 @@ class FanOut:
                 if share is not None:
                     self.members.remove(subscription.number)
                 self._share(subscription)
-            self.copies += self._shares[subscription.number].copies
+            if (copies := self._shares[subscription.number].copies) is not None:
+                self.copies += copies
         for share in done.values():
             # Its subscription was deleted.
             self.members.remove(share.subscription.number)
@@ -177,8 +199,13 @@ class FanOut:
         positions, count = share.positions, len(self._messages)
         if share.settings.requires_session:
             self._need_sessions(share)
-        share.runs, share.gaps = spans_of(positions, count)
-        if share.dead:
+        if len(positions) == count:
+            share.runs, share.gaps = self._everything, []
+        elif not positions:
+            share.runs, share.gaps = [], self._everything
+        else:
+            share.runs, share.gaps = spans_of(positions, count)
+        if share.dead is not None:
             alive = [at for at in positions if at not in share.dead]
             share.runs, _ = spans_of(alive, count)
         number = share.subscription.number
@@ -187,7 +214,7 @@ class FanOut:
         share.count, share.positions = len(positions), []
 
     def show(self, due: dict[int, int], out: WriteBatch) -> None:
-        """Hand the rows to those who take them, after they were stored."""
+        """Show the stored rows to the subscriptions that take them."""
         first, messages = self._first, self._messages
 
         def session_of(at: int) -> str | None:
@@ -202,15 +229,13 @@ class FanOut:
         for number, share in self._shares.items():
             subscription = self._partition.subscriptions[number]
             # Nothing is written: the block is stored with its subscriptions (core/fans.py).
-            subscription.gone.extend_by(share.gaps, first, rows - share.count)
+            if share.count < rows:
+                subscription.gone.extend_by(share.gaps, first, rows - share.count)
             subscription.tally.selected += share.count
-            if share.dead:
-                for at, (reason, description) in share.dead.items():
-                    overlay = share.overlays.pop(at, None)
-                    _arrive_dead(subscription, first + at, reason, description, overlay, out)
-            for at, overlay in share.overlays.items():
-                _lay_over(subscription, first + at, overlay, out)
-            if (alive := share.count - len(share.dead)) > 0:
+            alive = share.count
+            if share.dead is not None or share.overlays is not None:
+                alive -= _show_changed(subscription, share, first, out)
+            if alive:
                 subscription.enqueue_runs(share.runs, first, alive, session_of)
 
     def _choose(self, share: Share) -> Iterator[int]:
@@ -250,7 +275,7 @@ class FanOut:
     def _candidates(self, needs: tuple[str, str] | None) -> Sequence[int]:
         """Return the positions of the messages that a rule has to be run on.
 
-        A hundred rules that ask for one property are run on the messages with their text only.
+        A hundred rules that compare one property run only on the messages with their string.
         """
         subjects = self._subjects
         if needs is None:
@@ -263,7 +288,7 @@ class FanOut:
                 texts.setdefault(found if type(found) is str else None, []).append(at)
             self._by_text[name] = texts
         texts = self._by_text[name]
-        # Without a text of exactly that name, the rule itself knows what it means.
+        # If a message has no string of exactly that name, the rule itself decides.
         chosen = texts.get(text, [])
         return sorted(chosen + texts[None]) if None in texts else chosen
 
@@ -290,17 +315,28 @@ class FanOut:
             share.positions.append(at)
         elif changed and _lies_over(changed[0], subject.message):
             share.positions.append(at)
-            share.overlays[at] = _overlay(changed.pop(0), subject.message)
+            share.lay_over(at, _overlay(changed.pop(0), subject.message))
         elif failure is not None and not changed:
             _fail(share, at, failure)
         for message in changed:
-            share.copies.append(Copy(message, share.subscription.number, at))
+            share.copy(message, at)
 
     def _need_sessions(self, share: Share) -> None:
-        """What has no session cannot be given out where sessions are held."""
+        """Dead-letter messages without a session, which this subscription cannot deliver."""
         for at in share.positions:
-            if self._messages[at].session_id is None and at not in share.dead:
-                share.dead[at] = (NO_SESSION, NO_SESSION_TEXT)
+            if self._messages[at].session_id is None:
+                share.kill(at, NO_SESSION, NO_SESSION_TEXT)
+
+
+def _show_changed(subscription: Subscription, share: Share, first: int, out: WriteBatch) -> int:
+    """Show dead-lettered or changed messages in a subscription; return how many are dead."""
+    overlays, dead = share.overlays or {}, share.dead or {}
+    for at, (reason, description) in dead.items():
+        overlay = overlays.pop(at, None)
+        _arrive_dead(subscription, first + at, reason, description, overlay, out)
+    for at, overlay in overlays.items():
+        _lay_over(subscription, first + at, overlay, out)
+    return len(dead)
 
 
 def _is_usual(rules: Sequence[CompiledRule]) -> bool:
@@ -319,11 +355,11 @@ def _fail(share: Share, at: int, error: FilterFailed) -> None:
     """A rule cannot be evaluated on a message."""
     if share.subscription.settings.dead_letter_on_filter_error:
         share.positions.append(at)
-        share.dead[at] = (FILTER_FAILED, str(error))
+        share.kill(at, FILTER_FAILED, str(error))
 
 
 def _lies_over(changed: Message, message: Message) -> bool:
-    """Tell whether a copy can share the row of its message: same session, same life."""
+    """Return whether a copy can share the row of its message: same session, same time to live."""
     return (
         changed.session_id == message.session_id
         and changed.time_to_live_ms == message.time_to_live_ms
@@ -336,7 +372,7 @@ def _overlay(changed: Message, message: Message) -> bytes:
 
 
 def _lay_over(subscription: Subscription, ordinal: int, overlay: bytes, out: WriteBatch) -> None:
-    """A message that has just arrived looks different here: a rule's action changed it."""
+    """Record the fields that a rule's action changed in a message that has just arrived."""
     mark = subscription.marks.hot[ordinal] = Mark(overlay=overlay)
     subscription.counts[State.ACTIVE] += 1
     subscription.write_mark(ordinal, mark, out)

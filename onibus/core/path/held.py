@@ -24,8 +24,8 @@ def held_session(subscription: Subscription, held: HeldSession) -> Session:
     session = subscription.sessions.find(held.session_id)
     _, epoch, check = TOKEN.unpack(held.token)
     if session is not None:
-        lock = session.lock
-        if lock is not None and (lock.epoch, lock.check) == (epoch, check):
+        lock, overdue = session.lock, subscription.partition.overdue
+        if lock is not None and (lock.epoch, lock.check) == (epoch, check) and lock.until > overdue:
             return session
     raise SessionLockLost(
         f"the lock on session {held.session_id!r} expired, was released or taken over: "

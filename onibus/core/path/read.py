@@ -106,7 +106,7 @@ def find_since(
 def first_since(log: Log, time: int) -> int:
     """Return the ordinal of the first row that was enqueued at a time or after it.
 
-    Looks only where no row is missing; where none is so young, it is the next one to come.
+    It searches only where no row is missing. If no row is that young, it returns the next ordinal.
     """
     start = log.reaching(log.complete_from)
     # Stamps never run backwards (S4), except where an operator set them back.

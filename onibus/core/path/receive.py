@@ -9,6 +9,7 @@ from onibus.core.block import NEVER
 from onibus.core.commands import Receive, Received
 from onibus.core.fair_queue import FairQueue
 from onibus.core.lifecycle import Input
+from onibus.core.limits import RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.numbering import ORDINAL_CODE
 from onibus.core.path.dead_letter import expire_message
@@ -21,6 +22,10 @@ from onibus.core.sessions import Session
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
+
+
+#: Expired messages that one receive deletes on its way; it returns what it has found by then.
+EXPIRED_MAX = 1_000
 
 
 def receive(
@@ -62,21 +67,32 @@ def _choose(
     out: WriteBatch,
 ) -> list[int]:
     """Take the first messages out of those that are available; expired ones expire here."""
-    limit = command.limit
+    limit = min(command.limit, RECEIVED_MAX)
     if session is not None:
         return take_living(subscription, session, limit, now, out)
     below = subscription.log.visible_below
     ordinals: list[int] = []
-    while len(ordinals) < limit:
-        wanted = limit - len(ordinals)
+    expired = 0
+    while len(ordinals) < limit and expired < EXPIRED_MAX:
+        wanted = _wanted(subscription, limit - len(ordinals), expired, now)
         if command.dead:
             taken = subscription.dead_ready.take(wanted, below)
         else:
             taken = subscription.ready.take(wanted, below, now)
         if not taken:
             break
-        ordinals += taken if command.dead else still_living(subscription, taken, now, out)
+        living = taken if command.dead else still_living(subscription, taken, now, out)
+        expired += len(taken) - len(living)
+        ordinals += living
     return ordinals
+
+
+def _wanted(subscription: Subscription, most: int, expired: int, now: int) -> int:
+    """Return how many messages to take at once: few, if some may have expired."""
+    by_block = subscription.settings.expires_after_ms is None
+    if by_block and subscription.log.next_expiry() > now:
+        return most
+    return min(most, EXPIRED_MAX - expired)
 
 
 def put_back(
@@ -158,14 +174,15 @@ def take_living(
     """Take the first messages of a session that have not expired."""
     below = subscription.log.visible_below
     living: list[int] = []
+    expired = 0
     while True:
-        wanted = limit - len(living)
+        wanted = _wanted(subscription, limit - len(living), expired, now)
         taken = session.take(wanted, below)
         left = still_living(subscription, taken, now, out)
         if len(left) < len(taken):
-            for ordinal in taken:
-                if ordinal not in left:
-                    session.forget_turn(ordinal)
+            expired += len(taken) - len(left)
+            for ordinal in set(taken).difference(left):
+                session.forget_turn(ordinal)
         living += left
-        if len(taken) < wanted or len(living) == limit:
+        if len(taken) < wanted or len(living) == limit or expired >= EXPIRED_MAX:
             return living

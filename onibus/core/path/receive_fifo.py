@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from onibus.core.commands import ReceiveFifo
 from onibus.core.errors import InvalidOperation
 from onibus.core.holds import Attempt
-from onibus.core.limits import FIFO_INTERVAL_MS
+from onibus.core.limits import FIFO_INTERVAL_MS, RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
 from onibus.core.path.attempts import begin_attempt, end_attempt
 from onibus.core.path.receive import note_waits, put_back, take_living
@@ -54,7 +54,7 @@ def _choose(
     subscription: Subscription, command: ReceiveFifo, now: int, out: WriteBatch
 ) -> dict[int, Session]:
     """Take the first messages out of those that are available; return them with their groups."""
-    room, limit = Room.of(command.bytes_max), command.limit
+    room, limit = Room.of(command.bytes_max), min(command.limit, RECEIVED_MAX)
     groups: dict[int, Session] = {}
     passed: list[Session] = []
     sessions, below = subscription.sessions, subscription.log.visible_below

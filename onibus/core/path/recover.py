@@ -289,7 +289,7 @@ def _outside_runs(
 
 
 def _ready_runs(subscription: Subscription, aside: list[int]) -> None:
-    """Fill `ready` with the gaps between what is gone or set aside."""
+    """Fill `ready` with the gaps between gone or set-aside messages."""
     ready, gone = subscription.ready, subscription.gone
     taken = sorted([*zip(gone.firsts, gone.lasts, strict=True), *((o, o) for o in aside)])
     start = 1
@@ -363,7 +363,7 @@ def _carry(subscription: Subscription, hold: Hold) -> None:
 
 
 def _take_out(subscription: Subscription, ordinal: int, hold: Hold) -> None:
-    """Take a held message out of what is ready."""
+    """Take a held message out of the ready ones."""
     if not subscription.settings.requires_session:
         subscription.ready.remove(ordinal)
         return

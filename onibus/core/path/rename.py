@@ -1,9 +1,9 @@
 """Rename: a message that is sent again gets a new MessageId if its old one is recorded.
 
 A dead-lettered message that is resubmitted, or a message that is replayed, must not be dropped as a
-duplicate of itself. The new id is made of the old one, of what was done, and of the number that the
-message had, so people see where it comes from, and doing the same again after a crash makes the
-same id. Its effective key stays as it was, so it goes where its like goes (P4).
+duplicate of itself. The new id is made of the old one, the operation, and the sequence number that
+the message had. So operators see its origin, and a repetition after a crash makes the same id. Its
+effective key stays the same, and so does its partition (P4).
 """
 
 from __future__ import annotations

@@ -20,6 +20,6 @@ def effective_key(message: Message, settings: LogSettings) -> str | None:
 def partition_of(key: str, count: int) -> int:
     """Return the partition of a key: CRC-32 of its UTF-8 bytes modulo the count (P4).
 
-    Spark's `crc32` is the same function, so Spark can send each row to where it will be stored.
+    Spark's `crc32` is the same function, so Spark can send each row to its partition.
     """
     return crc32(key.encode()) % count

@@ -70,7 +70,7 @@ def _take_over(
     """Give a non-exclusive lock, with the messages that it holds, to another receiver (B9)."""
     session = subscription.sessions.find(session_id)
     lock = None if session is None else session.lock
-    if session is None or lock is None:
+    if session is None or lock is None or lock.until <= subscription.partition.overdue:
         raise SessionLockLost(
             f"session {session_id!r} is not locked: accept it without a lock token"
         )
@@ -129,6 +129,21 @@ def end_session_lock(
     if left is not None:
         subscription.sessions.offer(left)
         subscription.sessions.forget_idle(left)
+
+
+def expire_session_lock(
+    subscription: Subscription, session: Session, now: int, most: int, out: WriteBatch
+) -> int:
+    """End an expired session lock, or release a slice of its messages; return how many."""
+    held = _carried(subscription, session)
+    if len(held) <= most:
+        end_session_lock(subscription, session, Input.ABANDON, now, out)
+        return len(held) + 1
+    for ordinal in sorted(held)[:most]:
+        give_back(subscription, ordinal, Input.ABANDON, now, out)
+    # No receiver can accept the session before all of it is released.
+    subscription.timers.set(("session", session.id), now)
+    return most
 
 
 def set_session_state(

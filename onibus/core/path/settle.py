@@ -1,4 +1,4 @@
-"""Settle: a receiver completes, abandons, defers, dead-letters or releases what it holds."""
+"""Settle: a receiver completes, abandons, defers, dead-letters or releases its messages."""
 
 from __future__ import annotations
 

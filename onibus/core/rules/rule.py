@@ -1,14 +1,14 @@
 """A rule: its name, which messages it selects, and what it does to them.
 
 Rules are checked when they are made. They are stored as plain values (`to_plain`, `from_plain`:
-dicts, lists, texts, numbers, booleans and None), in which the kinds that JSON lacks are written
+dicts, lists, strings, numbers, booleans and None), in which the kinds that JSON lacks are written
 {"time": "2026-01-01T00:00:00+00:00"}, {"duration_us": 1500000}, {"binary": "00ff"} and
-{"number": "inf"}; and they are run after `compile_rule`.
+{"number": "inf"}. They are run after `compile_rule`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import cached_property
 from math import isfinite
@@ -108,15 +108,15 @@ class CompiledRule:
     ) -> None:
         self.rule = rule
         self.work = work or Work()
-        #: a property, and the text without which the rule selects nothing (`needed_text`)
+        #: a property, and the string without which the rule selects nothing (`needed_text`)
         self.needs = needs
-        #: True where the message is selected; False or None, unknown, where it is not
+        #: True if the message is selected; False, or None for unknown, if it is not
         self.condition = condition
         #: gives the message as the action leaves it; None where the rule has no action
         self.act: Callable[[Subject], Message] | None = act
 
     def selects(self, subject: Subject) -> bool:
-        """Tell whether the message is selected: unknown is not. May raise `FilterFailed`."""
+        """Return whether the filter is true, not false or unknown. May raise `FilterFailed`."""
         return self.condition(subject) is True
 
 
@@ -141,6 +141,13 @@ def compile_rule(rule: Rule) -> CompiledRule:
     return CompiledRule(rule, _condition(rule.filter), act, needs, work)
 
 
+def compile_rules(rules: Iterable[object]) -> None:
+    """Compile the rules among these; any thread may do it."""
+    for rule in rules:
+        if isinstance(rule, Rule):
+            _ = rule.compiled
+
+
 def _condition(wanted: Filter) -> Condition:
     if isinstance(wanted, SqlFilter):
         return compile_filter(wanted.expression, wanted.parameters)
@@ -161,7 +168,7 @@ def to_plain(rule: Rule) -> dict[str, Any]:
 
 
 def from_plain(plain: Any) -> Rule:
-    """Return the rule of plain values, checked; what is no rule is `InvalidFilter`."""
+    """Return the rule of plain values, checked; raise `InvalidFilter` if they are not a rule."""
     try:
         parts = {"filter": plain.get("filter"), "action": plain.get("action")}
         for name, part in parts.items():

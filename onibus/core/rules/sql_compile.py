@@ -40,18 +40,18 @@ STAMPS = frozenset({"sequencenumber", "enqueuedtimeutc"})
 class Work(NamedTuple):
     """What running a filter or an action on one message takes."""
 
-    #: steps that it takes whatever the message is like
+    #: steps that it takes for any message
     steps: int = 1
     #: it takes more steps for longer strings: the subject counts them
     costly: bool = False
-    #: it looks at the message's sequence number or enqueued time
+    #: it reads the message's sequence number or enqueued time
     stamped: bool = False
 
 
 def compile_filter(
     text: str, parameters: Mapping[str, Any] | None = None, length_max: int = SQL_LENGTH_MAX
 ) -> Condition:
-    """Return the function of a filter. A message is selected where it gives True."""
+    """Return the function of a filter. It returns True for a selected message."""
     node = parse_filter(text, parameters or {}, length_max)
     function = condition(node)
     return _counted(function) if work_of(node).costly else function
@@ -235,7 +235,7 @@ def _steps(one: Any, other: Any) -> int:
     return 1
 
 
-#: Types whose values compare with a constant of the kind without a look at anything else.
+#: Types whose values compare with a constant of the kind without further checks.
 _PLAIN_TYPES: dict[str | None, tuple[type, ...]] = {TEXT: (str, str), NUMBER: (int, float)}
 
 
@@ -298,7 +298,7 @@ def _in(node: tree.In) -> Condition:
 
 
 def _choice(terms: tuple[tree.Predicate, ...]) -> tree.In | None:
-    """Return a = 1 OR a = 2 OR a = 3 as what it means: a IN (1, 2, 3)."""
+    """Return a = 1 OR a = 2 OR a = 3 as a IN (1, 2, 3)."""
     elements: list[tree.Value] = []
     operands: dict[tree.Value, None] = {}
     for term in terms:

@@ -1,8 +1,8 @@
-"""What a rule looks at: a message with its stamps, and the names of its properties.
+"""The subject of a rule: a message with its stamps, and the names of its properties.
 
-Names of properties are compared without case. A property is first looked for as the rule spells it,
-so that the usual message costs one look; only then are the message's names folded, once for all
-rules. Where names of a message differ by case only, the exact one is taken, or else the first.
+Names of properties are compared without case. The rule's own spelling is tried first, so that the
+usual message costs one lookup; only then are the message's names folded, once for all rules. If
+names of a message differ only by case, the exact one is taken, or else the first.
 
 A subject also counts the steps of the rule that runs. A step is about a tenth of a microsecond: a
 character that LIKE compares one by one, `SCANNED` characters that are compared or searched at once,
@@ -67,7 +67,7 @@ class Subject:
         self.steps = 0
 
     def charge(self, steps: int) -> None:
-        """Count steps of the rule that runs, or fail where it takes too many."""
+        """Count steps of the rule that runs; fail if it takes too many."""
         self.steps += steps
         if self.steps > RULE_STEPS_MAX:
             raise FilterFailed(

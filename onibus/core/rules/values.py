@@ -58,7 +58,7 @@ Compute = Callable[[Any, Any], Any]
 
 
 def kind_of(value: Any) -> str | None:
-    """Return the kind of a value; None for NULL and for what no rule can look at."""
+    """Return the kind of a value; None for NULL and for values that rules cannot use."""
     kind = _KINDS.get(type(value))
     if kind is None and value is not None:
         for known, name in _KINDS.items():
@@ -158,7 +158,7 @@ def divide(left: Any, right: Any) -> Any:
 
 
 def remainder(left: Any, right: Any) -> Any:
-    """Return what is left of a division; it has the sign of its dividend."""
+    """Return the remainder of a division; it has the sign of its dividend."""
     if left is None or right is None:
         return None
     _need_numbers("%", left, right)

@@ -44,7 +44,7 @@ class _Run:
 
 
 class Agenda:
-    """What waits, and what comes next."""
+    """The waiting rows, in order of their times."""
 
     def __init__(self, chunks: Chunks, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._chunks = chunks
@@ -87,7 +87,7 @@ class Agenda:
         return by_time(pa.concat_tables(tables)) if tables else None
 
     def _read(self, run: _Run) -> pa.Table:
-        """Return what is left of a run's first chunk."""
+        """Return the remaining rows of a run's first chunk."""
         with pa.ipc.open_stream(self._chunks.read(run.chunks[0][0])) as reader:
             return reader.read_all().slice(run.taken)
 
@@ -98,7 +98,7 @@ class Agenda:
     # Keeping
 
     def encode(self) -> list[Any]:
-        """Put what is not kept yet; return the runs as plain values."""
+        """Put the rows that are not kept yet; return the runs as plain values."""
         if self._loose:
             tables, self._loose = self._loose, []
             count = sum(table.num_rows for table in tables)

@@ -10,8 +10,8 @@ columns that came with it, and these:
         expired           it was accepted, and its time to live is over
         dead-lettered     the same, if the entity dead-letters what expires; or it was rejected,
                           for which a sender would get an error
-    sequence_number   int64     null where it got none
-    enqueued_time_ms  int64     the stamp; of what expired, when it did
+    sequence_number   int64     null if it got none
+    enqueued_time_ms  int64     the stamp; for an expired one, when it expired
     expires_at_ms     int64     null for never
     duplicate_of      int64     the sequence number of the message that a duplicate repeats
     scheduled_number  int64     the sequence number that an accepted row had while it waited
@@ -125,7 +125,7 @@ class Enqueuing:
     def _admit(
         self, messages: pa.RecordBatch, refused: Mapping[int, Refused]
     ) -> tuple[PreparedBatch, dict[int, Refused], npt.NDArray[np.int64]]:
-        """Return what was admitted, why the others were not, and the positions of the first."""
+        """Return the admitted rows, the errors of the others, and the positions of the admitted."""
         positions = np.arange(messages.num_rows)
         if refused:
             positions = np.delete(positions, list(refused))

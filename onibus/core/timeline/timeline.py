@@ -69,7 +69,7 @@ class Passed:
     repeats: Numbers
     #: whether it waits for its time, or did
     scheduled: Truths
-    #: sequence number and stamp, as a scheduled one too; meaningless where it was dropped
+    #: sequence number and stamp, as a scheduled one too; meaningless if it was dropped
     numbers: Numbers
     stamps: Numbers
     #: when it expires, or NEVER
@@ -313,7 +313,7 @@ class Timeline:
         due_expires: Numbers,
         until: int,
     ) -> pa.Table | None:
-        """Watch over what can expire, and return what has."""
+        """Watch rows that can expire, and return those that have."""
         if self.expiring is None:
             return None
         mortal = fresh[expires[fresh] != NEVER]

@@ -1,13 +1,13 @@
-"""A connection: bytes in, bytes out, and where it is in its life.
+"""A connection: bytes in, bytes out, and its state.
 
     START → (SASL → SASLED →) GREETED → OPEN → CLOSING → CLOSED
 
-`feed` takes what arrived and calls the application for each link; `take` gives what is to be
-written, all of a burst together; `wake_at` says when `tick` has something to do. Time is an
-argument, in seconds of any clock that does not jump.
+`feed` takes the bytes that arrived and calls the application for each link. `take` returns the
+bytes to write, all of a burst together. `wake_at` returns when `tick` has something to do. Time is
+an argument, in seconds of any clock that does not jump.
 
-What a peer does wrong ends the smallest thing that it concerns: link, session or connection. After
-a close was said nothing is read but the peer's own.
+An error of the peer ends the smallest thing that it concerns: link, AMQP session or connection.
+After it sends a close, the server reads only the peer's close.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from onibus.core.errors import TooManyFailures
 from onibus.operation.peers import Bodies
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp import sasl
+from onibus.protocols.amqp.decode import values_read
 from onibus.protocols.amqp.errors import (
     CONNECTION_FORCED,
     FRAMING_ERROR,
@@ -50,22 +51,23 @@ _log = logging.getLogger("onibus.amqp")
 
 #: The largest frame that we take: large messages come in a few.
 FRAME_BYTES_MAX = 256 << 10
-#: What we write into one frame at most, whatever the peer takes.
+#: The most bytes that we write into one frame, whatever the peer accepts.
 _OUT_BYTES_MAX = 256 << 10
 #: Sessions of a connection, as in Service Bus; one client has one for each of its links.
 CHANNEL_MAX = 4_999
 #: What we ask of peers: to say something in this time. They say it at half of it, or somewhat late.
 IDLE_MS = 240_000
 _PATIENCE_S = 300.0
-#: Nobody is told more often that we are there.
+#: The server sends keep-alive frames no more often than this.
 _IDLE_S_MIN = 1.0
-#: Bytes that wait to be written before what was asked besides waits, too.
+#: With this many bytes to write, the server reads no further requests.
 _ANSWERS_BYTES_MAX = 1 << 20
-#: Frames that are taken before others have their turn; transfers that come together are one.
-_STEPS_MAX = 500
+#: Frames that are taken before others have their turn, and values that are read in them.
+_FRAMES_MAX = 500
+_VALUES_MAX = 10_000
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
-#: For a peer to answer our close: some never read it.
+#: The time for a peer to respond to our close: some never read it.
 _CLOSING_S = 1.0
 
 
@@ -81,7 +83,7 @@ class State(Enum):
     CLOSED = "closed"
 
 
-#: (state, input) → state; what is not here is an illegal state.
+#: (state, input) → state; other pairs are illegal.
 STATES = {
     (State.START, "sasl header"): State.SASL,
     (State.START, "header"): State.GREETED,
@@ -101,16 +103,16 @@ class Application(Protocol):
         """Return whether a name and its secret are good; may raise TooManyFailures."""
 
     def attach(self, link: Link) -> None:
-        """A link wants to be attached: answer or refuse it, now or later."""
+        """Accept or reject a link that the peer attaches, now or later."""
 
     def passed_over(self, state: Any) -> None:
-        """Something with a state of its own, as in a transaction, was too late or too large."""
+        """Handle a delivery with a transactional state that was too late or too large."""
 
     def burst_over(self) -> None:
-        """All that arrived together has been told."""
+        """Handle the end of a burst of frames."""
 
     def closed(self) -> None:
-        """The connection is no more."""
+        """Handle the end of the connection."""
 
 
 class _Nobody:
@@ -139,7 +141,7 @@ _NOBODY = _Nobody()
 
 
 class Flushed(Protocol):
-    """Somebody who has something to say when a burst is over."""
+    """An object that writes frames when a burst is over."""
 
     def flush(self) -> None: ...
 
@@ -154,8 +156,10 @@ class Connection:
         self._cutter = Cutter(FRAME_BYTES_MIN)
         #: transfers that came together and are taken one by one
         self._singly: Iterator[tuple[int, say.Transfer, bytes]] = iter(())
-        #: something arrived that waits: for answers before it, or for the turn of others
+        #: received bytes wait: for earlier responses, or for the turn of others
         self._behind = False
+        #: frames taken in this turn
+        self._frames = 0
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._later: list[Flushed] = []
@@ -170,9 +174,9 @@ class Connection:
         #: bytes of deliveries that are not whole, or not settled yet; and of the former alone
         self.held_bytes = 0
         self.unfinished_bytes = 0
-        #: bytes of answers that wait until the peer takes them
+        #: bytes of responses that wait until the peer takes them
         self.unsent_bytes = 0
-        #: what the peer has asked for and is told when it is on the disk
+        #: requests of the peer that wait for the disk
         self.under_way = 0
         #: what the peer calls itself
         self.container_id = ""
@@ -184,7 +188,7 @@ class Connection:
         self._heard = now
         self._said = now
         self._deadline = now + HANDSHAKE_S
-        #: what was written has not been read yet: there is no room for more
+        #: the peer has not read what was written, so nothing more is written
         self.is_full = False
         #: called when there is something to take outside of `feed`
         self.on_output: Any = None
@@ -199,13 +203,13 @@ class Connection:
         self._out_bytes += sum(map(len, parts))
 
     def later(self, one: Flushed) -> None:
-        """Call somebody when the burst is over."""
+        """Flush an object when the burst is over."""
         if not self._later and self.on_output is not None:
             self.on_output()
         self._later.append(one)
 
     def take(self, now: float) -> bytes:
-        """Return all that is to be written."""
+        """Return all bytes to write."""
         self._end_burst()
         if not self._out:
             return b""
@@ -246,9 +250,9 @@ class Connection:
 
     @property
     def is_behind(self) -> bool:
-        """Tell whether something arrived that waits: `read_on` takes more of it.
+        """Return whether received bytes wait: `read_on` takes more of them.
 
-        Answers before it are to be written first, and others to have their turn.
+        Earlier responses must be written first, and other connections get their turn.
         """
         return self._behind and not self.is_over
 
@@ -267,13 +271,16 @@ class Connection:
         application.burst_over()
 
     def _read(self) -> None:
-        for _ in range(_STEPS_MAX):
+        most = values_read() + _VALUES_MAX
+        self._frames = 0
+        while self._frames < _FRAMES_MAX and values_read() < most:
+            self._frames += 1
             if not self._step():
                 return
         self._behind = True
 
     def _step(self) -> bool:
-        """Take the next thing that is whole; tell whether there may be more."""
+        """Take the next complete header or frame; return whether there may be more."""
         if self.state in (State.START, State.SASLED):
             header = self._cutter.header()
             if header is not None:
@@ -284,7 +291,7 @@ class Connection:
             return False
         if self.state is State.OPEN and self._take_transfers():
             return not self.is_over
-        # One by one: what follows may be a run, or a protocol header, which is no frame.
+        # One by one: a run or a protocol header, which is not a frame, may follow.
         frames = self._cutter.frames(1)
         for one in frames:
             self._take_frame(one)
@@ -292,7 +299,7 @@ class Connection:
 
     @property
     def is_over(self) -> bool:
-        """Tell whether nothing more is read or written."""
+        """Return whether the connection has ended."""
         return self.state is State.CLOSED
 
     def _take_header(self, header: bytes) -> None:
@@ -305,12 +312,12 @@ class Connection:
             self._cutter.size_max = FRAME_BYTES_MAX
             self.write(PROTOCOL_HEADER)
         else:
-            # The answer to any other protocol is the one that we speak (2.2).
+            # The response to any other protocol header is ours (2.2).
             self.write(PROTOCOL_HEADER if self.state is State.SASLED else SASL_HEADER)
             self._end()
 
     def _take_transfers(self) -> bool:
-        """Take transfers of the usual form, all that come next or one; tell whether any came."""
+        """Take transfers of the usual form, all that follow or one; return whether any came."""
         single = next(self._singly, None)
         if single is not None:
             channel, transfer, payload = single
@@ -319,6 +326,7 @@ class Connection:
         run = self._cutter.run()
         if run is None:
             return False
+        self._frames += len(run.ids)
         session = self.sessions.get(run.channel)
         if session is None or not session.take_run(run):
             self._singly = run.transfers()
@@ -477,7 +485,7 @@ class Connection:
         return min(silent, self._said + self._peer_idle_s / 2) if self._peer_idle_s else silent
 
     def tick(self, now: float) -> None:
-        """Do what is due."""
+        """Do the actions that are due."""
         self._now = now
         if self.state is State.CLOSING and now >= self._deadline:
             self._end()

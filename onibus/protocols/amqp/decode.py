@@ -1,13 +1,13 @@
 """AMQP types, from bytes (specification, part 1).
 
 A value begins with a constructor, a byte that says type and width; 0x00 announces a described value
-(descriptor, then value). What is read becomes Python's own: integers of all widths int, `char` and
+(descriptor, then value). Values become Python values: integers of all widths int, `char` and
 `string` str, `symbol` a `Symbol`, `timestamp` a `Timestamp` (milliseconds since 1970), `list` and
 `array` list, `map` dict. Decimals are kept as `Decimal` without being understood.
 
-Everything is bounded before it is believed: a length by the bytes that are there, a count by them
-too (and where elements take no bytes by `EMPTY_COUNT_MAX`), depth by `DEPTH_MAX`, and all that one
-value has inside by `VALUES_MAX`: each takes many times the memory of its bytes, and its time.
+Every size is checked before it is used. Lengths and counts are bounded by the available bytes,
+counts of elements without bytes by `EMPTY_COUNT_MAX`, depth by `DEPTH_MAX`. `VALUES_MAX` bounds the
+values inside one value: each takes many times the memory of its bytes, and its time.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from onibus.protocols.amqp.errors import DecodeError
 
 #: Lists, maps and descriptions inside each other; nothing that clients send comes near.
 DEPTH_MAX = 32
-#: Elements of an array whose elements have no bytes of their own.
+#: Elements of an array whose elements take no bytes.
 EMPTY_COUNT_MAX = 1_024
-#: Values inside one, at all depths: the largest request, 10,000 messages to schedule, has half.
-VALUES_MAX = 200_000
+#: Values inside one, at all depths: the largest request, 1,000 messages to schedule, has half.
+VALUES_MAX = 20_000
 
 #: What reading too few or wrong bytes raises inside here.
 UNREADABLE = (struct.error, IndexError, UnicodeDecodeError, TypeError, ValueError, OverflowError)
 
 
 class Symbol(str):
-    """A text that names something of the protocol."""
+    """A string that names something of the protocol."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ _f64 = struct.Struct(">d").unpack_from
 
 
 def decode(data: bytes, at: int = 0, depth: int = 0) -> tuple[Any, int]:
-    """Return the value that begins there, and where it ends."""
+    """Return the value at a position, and where it ends."""
     try:
         return READERS[data[at]](data, at + 1, depth)
     except DecodeError:
@@ -127,7 +127,7 @@ def _fixed(unpack: Any, width: int, make: Any = None) -> Read:
 
 
 def _bytes(data: bytes, at: int, width: int) -> tuple[bytes, int]:
-    """Return the bytes of a value whose length stands before it."""
+    """Return the bytes of a value that follows its length."""
     length = data[at] if width == 1 else _u32(data, at)[0]
     start = at + width
     end = start + length
@@ -186,11 +186,18 @@ def _symbol(width: int) -> Read:
 
 #: Values that the one which is being read may have still. One thread reads at a time.
 _left = VALUES_MAX
+#: Values of all compounds that were read so far.
+_read = 0
+
+
+def values_read() -> int:
+    """Return how many values were read so far, by all connections: it measures work."""
+    return _read
 
 
 def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, int]:
     """Return the count of a compound, where its elements begin and where it ends."""
-    global _left
+    global _left, _read
     if depth >= DEPTH_MAX:
         raise DecodeError("values are nested too deep")
     if width == 1:
@@ -203,6 +210,7 @@ def _compound(data: bytes, at: int, width: int, depth: int) -> tuple[int, int, i
     _left = (VALUES_MAX if depth == 0 else _left) - count
     if _left < 0:
         raise DecodeError(f"more than {VALUES_MAX} values in a compound")
+    _read += count
     return count, at + 2 * width, end
 
 

@@ -1,9 +1,9 @@
-"""Runs: transfers of the usual form that arrive one after the other on a link, read in one go.
+"""Runs: transfers of the usual form that arrive one after the other on a link, read together.
 
-The first of a run is read byte by byte (`performatives.read_plain`). Those that follow are mostly
-the same bytes but for the size of their frame, the delivery's id, its tag and its payload: where
-the bytes between them are the same they mean the same, and only those are looked at. A transfer
-that is not alike begins a run of its own, and one that is not of the usual form is in none.
+The first of a run is read byte by byte (`performatives.read_plain`). Those that follow mostly
+differ only in the size of their frame, the delivery's id, its tag and its payload. If the other
+bytes are equal they mean the same, so only these parts are read. A transfer with other bytes begins
+a new run, and one that is not of the usual form is in none.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ FRAME_HEAD = struct.Struct(">IBBH")
 #: From the beginning of a frame: what its performative begins with, and where its fields begin.
 _CODE_AT = HEADER_BYTES + len(PLAIN_TRANSFER)
 _FIELDS_AT = {0xC0: HEADER_BYTES + 6, 0xD0: HEADER_BYTES + 12}
-#: What a number takes with its code, by the code; how it is read where it has a place of its own.
+#: The bytes of a uint with its code, by the code; the format of one that has bytes.
 _UINT_BYTES = {0x43: 1, 0x52: 2, 0x70: 5}
 _UINT_FORMS = {0x52: "B", 0x70: "I"}
+#: Transfers of one run, so that others have their turn.
+RUN_MAX = 500
 
 
 class Run:
@@ -53,7 +55,7 @@ class Run:
 
 
 def read_run(data: bytes, at: int, size_max: int) -> Run | None:
-    """Return the run that begins there; None where no whole transfer of the usual form does."""
+    """Return the run at a position; None if no complete transfer of the usual form begins there."""
     if data[at + HEADER_BYTES : at + _CODE_AT] != PLAIN_TRANSFER:
         return None
     size, words, kind, channel = FRAME_HEAD.unpack_from(data, at)
@@ -86,7 +88,7 @@ def _read_alike(run: Run, at: int, offset: int, size_max: int) -> None:
     _, head, _, tag_head, tail = read(data, at)
     stop, end = run.end, len(data)
     largest = run.bytes_max + offset
-    while end - stop >= offset:
+    while end - stop >= offset and len(ids) < RUN_MAX:
         size, own_head, delivery_id, own_tag_head, own_tail = read(data, stop)
         if own_head != head or own_tail != tail or own_tag_head != tag_head:
             break
@@ -105,7 +107,7 @@ def _read_alike(run: Run, at: int, offset: int, size_max: int) -> None:
 def _shape(head_bytes: int, form: str, tag_bytes: int, offset: int) -> Any:
     """Return what reads: the frame's size, up to the id, the id, the tag's head, up to the payload.
 
-    What stands before the id is read with the code of its type, the tag's head with its length.
+    The part before the id includes the code of its type, the tag's head its length.
     """
     known = 4 + head_bytes + struct.calcsize(f">{form}") + 2 + tag_bytes
     return struct.Struct(f">I{head_bytes}s{form}2s{tag_bytes}x{offset - known}s").unpack_from

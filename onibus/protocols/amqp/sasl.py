@@ -1,6 +1,6 @@
 """SASL, as a server speaks it (specification, part 5, 5.3).
 
-ANONYMOUS, EXTERNAL and MSSBCBS let a peer in without a name: what it may do it shows by tokens
+ANONYMOUS, EXTERNAL and MSSBCBS accept a peer without a name, which proves its rights by SAS tokens
 (`service_bus/cbs.py`). PLAIN names a shared access key and shows the key itself.
 """
 

@@ -1,8 +1,8 @@
 """AMQP connections on asyncio: bytes in, bytes out, one timer each.
 
-What a burst leaves to be said is written once. A client that does not read is given no more; one
-whose deliveries are not stored yet is not read from. Nobody keeps the others waiting: who has much
-to say is heard for some time in each turn of the loop, and read from again in the next.
+The frames of a burst are written once. The server sends no more to a client that does not read, and
+does not read from one whose deliveries are not stored yet. No client blocks the others: the server
+reads from each for a limited time in each turn of the loop, and continues in the next.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from onibus.security.keys import Doorkeeper
 
 #: Bytes of deliveries that one client may have under way.
 HELD_BYTES_MAX = 64 << 20
-#: Bytes that wait to be read by a client before it is given no more.
+#: The server sends no more to a client with this many unread bytes.
 _UNREAD_BYTES_MAX = 1 << 20
-#: How long one client is heard before others have their turn. Loops read on for as long as there is
-#: something to read, a megabyte and more, and hearing that can take longer than its sending.
-_TURN_S = 0.05
-#: For a client to read what it was told last.
+#: How long the server reads from one client before others get their turn. Loops read as long as
+#: data is available, a megabyte and more, and processing it can take longer than sending it.
+_TURN_S = 0.01
+#: The time for a client to read the last bytes.
 LINGER_S = 5.0
-#: For clients to go when the server stops. Some read nothing until they are used again, as the
-#: plain client of Python: what they were told waits for them, and the stop does not.
+#: The time for clients to disconnect when the server stops. Some read nothing until they are used
+#: again, as the synchronous Python client: the server does not wait for them.
 _GOODBYE_S = 1.0
 
 
@@ -67,7 +67,7 @@ class AmqpConnections:
             one.check_keys()
 
     async def drain(self, seconds: float) -> None:
-        """Store what was sent, tell clients that the server stops, wait until they have gone."""
+        """Store pending sends, tell clients to disconnect, and wait until they have."""
         self.closing = True
         deadline = asyncio.get_running_loop().time() + seconds
         for one in self.open:
@@ -110,14 +110,14 @@ class AmqpProtocol(asyncio.Protocol):
         self._ending = False
         #: closed by us, or gone
         self._over = False
-        #: when what is heard in this turn of the loop began
+        #: when reading in this turn of the loop began
         self._turn_begun: float | None = None
-        #: when the timer goes off
+        #: when the timer fires
         self._due = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def receivers(self, entity: str) -> Iterator[tuple[Any, ...]]:
-        """Yield what is known of the links that receive from an entity, for people."""
+        """Yield a description of each link that receives from an entity, for operators."""
         return self._client.receivers(entity)
 
     # asyncio's words
@@ -161,7 +161,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._connection.is_full = True
         if self._peer.is_stranger:
             self._count_kept()
-        # What it asks for would only be answered into our memory.
+        # Responses to its requests would only fill our memory.
         self._pause()
 
     def resume_writing(self) -> None:
@@ -185,7 +185,7 @@ class AmqpProtocol(asyncio.Protocol):
             self._resume()
 
     def _catch_up(self) -> None:
-        """Take more of what waits, if answers before it are read."""
+        """Take more of the waiting bytes, if earlier responses are read."""
         connection = self._connection
         if connection.is_behind and not connection.is_full and not self._connections.closing:
             self._begin_turn()
@@ -240,7 +240,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._resume()
 
     def _close(self) -> None:
-        """Close once what was written is read, or nobody reads it."""
+        """Close once the client has read what was written, or after LINGER_S."""
         if self._over:
             return
         self._over = True
@@ -250,7 +250,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     @property
     def _has_room(self) -> bool:
-        """Tell whether more may be read; while the server stops only that the client goes, too."""
+        """Return whether more may be read; while the server stops, only the client's close."""
         if self._connections.closing and self._connection.state is not State.CLOSING:
             return False
         if self._connection.is_full or self._connection.is_behind:
@@ -270,7 +270,7 @@ class AmqpProtocol(asyncio.Protocol):
     # Time
 
     def _wake_at(self) -> float:
-        """Return when something is to be done, by the loop's clock."""
+        """Return when the next action is due, by the loop's clock."""
         now = self._loop.time()
         wait = min(self._connection.wake_at() - now, self._client.wake_at() - time.time())
         return now + max(wait, 0.05)
@@ -295,7 +295,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._arm()
 
     def check_keys(self) -> None:
-        """Keys were replaced: end what they allowed."""
+        """End the links that replaced keys allowed."""
         self._client.ask_again()
         self._write()
         self._arm()
@@ -304,15 +304,15 @@ class AmqpProtocol(asyncio.Protocol):
 
     @property
     def is_storing(self) -> bool:
-        """Tell whether something that the client asked for waits for the disk.
+        """Return whether a request of the client waits for the disk.
 
-        A message of which only a part has come is not waited for: it is the client's still.
+        An incomplete message does not count: the client has not sent all of it.
         """
         return self._connection.under_way > 0
 
     @property
     def is_unsent(self) -> bool:
-        """Tell whether something that was written has not left this machine."""
+        """Return whether written bytes have not left this machine."""
         return self._unread_bytes > 0
 
     @property
@@ -325,7 +325,7 @@ class AmqpProtocol(asyncio.Protocol):
         self._pause()
 
     def say_goodbye(self) -> None:
-        """Close the connection for the server's stop; clients come again."""
+        """Close the connection because the server stops; clients reconnect."""
         self._connection.tick(self._loop.time())
         self._connection.close(CONNECTION_FORCED, "the server is stopping: come again")
         self._write()
@@ -335,7 +335,7 @@ class AmqpProtocol(asyncio.Protocol):
 
 
 class PlainAmqpRefused(asyncio.Protocol):
-    """Tells who speaks plain text where TLS is asked for that TLS is spoken here, and closes."""
+    """Responds to a plain connection on a TLS port with the TLS header, and closes."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

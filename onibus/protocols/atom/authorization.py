@@ -40,7 +40,7 @@ def _write(key: AccessKey, created: str) -> str:
 
 
 def read_keys(kept: KeptKeys | None, description: Element, entity: str) -> list[AccessKey] | None:
-    """Return the keys that a description asks for; None where it says nothing of them."""
+    """Return the keys that a description asks for; None if it names none."""
     rules = description.find(f"{{{SERVICE_BUS}}}AuthorizationRules")
     if rules is None:
         return None

@@ -26,7 +26,7 @@ _LENGTH_MAX = 64
 
 
 def milliseconds(text: str) -> int | None:
-    """Return a duration in milliseconds; None where it is without end."""
+    """Return a duration in milliseconds; None if it has no limit."""
     total = int(_milliseconds(text))
     return None if total >= WITHOUT_END_MS else total
 

@@ -31,7 +31,7 @@ def read_rule(description: Element, name: str) -> Rule:
 
 
 def name_of(description: Element, default: str) -> str:
-    """Return the name in a description, where there is one."""
+    """Return the name in a description, if it has one."""
     return text_of(_part(description, "Name")) or default
 
 

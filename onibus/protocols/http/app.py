@@ -16,6 +16,7 @@ from onibus.operation.history import History
 from onibus.operation.peers import Bodies
 from onibus.operation.reports import Reports
 from onibus.operation.traffic import Traffic
+from onibus.protocols.http import arrow
 from onibus.protocols.http.content_encoding import decompress, is_encoded
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App, Request, Respond, Response
@@ -114,6 +115,25 @@ class HttpApp:
             self.fail(error, respond)
 
     def _answer(self, call: Call) -> None:
+        route = call.route
+        loads = (route.takes_arrow or route.gives_arrow) and not arrow.is_loaded()
+        if loads or call.is_large():
+            self._start(self._answer_prepared(call, loads))
+        else:
+            self._dispatch(call)
+
+    async def _answer_prepared(self, call: Call, loads: bool) -> None:
+        """Respond to a request that needs modules, or whose body takes long to decode."""
+        try:
+            if loads:
+                await asyncio.to_thread(arrow.load)
+            if call.is_large():
+                await asyncio.to_thread(call.decode_ahead)
+            self._dispatch(call)
+        except Exception as error:
+            self.fail(error, call.respond)
+
+    def _dispatch(self, call: Call) -> None:
         route = call.route
         if route.fast is not None:
             route.fast(call)

@@ -20,7 +20,7 @@ class Limits:
     #: bytes in memory of the Arrow rows of one request
     table_bytes_max: int = 1 << 30
     #: bytes of the messages in one receive, which always returns one message
-    answer_bytes_max: int = 64 << 20
+    answer_bytes_max: int = 16 << 20
     #: seconds for the header of a request, and for its body in addition to the rate below
     head_seconds: float = 10.0
     body_seconds: float = 30.0

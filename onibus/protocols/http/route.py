@@ -7,6 +7,7 @@ path in braces is a name; `{entity}` names the entity for which the right is che
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ import msgspec
 from onibus.api.wire import JSON
 from onibus.broker.receiving import stop_waiting
 from onibus.core.errors import InvalidArgument
+from onibus.core.message import ReceivedMessage
 from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
@@ -30,10 +32,16 @@ if TYPE_CHECKING:
     from onibus.protocols.http.app import HttpApp
 
 
+#: Larger JSON bodies are decoded, and larger results encoded, on a thread.
+DECODED_HERE_BYTES = 256 << 10
+ENCODED_HERE_BYTES = 256 << 10
+ENCODED_HERE_COUNT = 200
+
+
 class Call:
     """A request in its route."""
 
-    __slots__ = ("app", "body", "granted", "names", "request", "respond", "route")
+    __slots__ = ("_decoded", "app", "body", "granted", "names", "request", "respond", "route")
 
     def __init__(
         self,
@@ -53,6 +61,8 @@ class Call:
         self.names = names
         self.granted = granted
         self.respond = respond
+        #: the body as the type of the route, if a thread has decoded it
+        self._decoded: Any = None
 
     @property
     def bus(self) -> Bus:
@@ -81,8 +91,22 @@ class Call:
         """Return the body as the type of the route, or reject it."""
         return self.read(decoder_of(kind))
 
+    def is_large(self) -> bool:
+        """Return whether decoding the body would delay other requests."""
+        return (
+            len(self.body) > DECODED_HERE_BYTES
+            and self.route.takes is not None
+            and self.request.content_type == JSON
+        )
+
+    def decode_ahead(self) -> None:
+        """Decode the body as the type of the route, on any thread."""
+        self._decoded = self.decode(self.route.takes)
+
     def read(self, decoder: msgspec.json.Decoder[Any]) -> Any:
         """Return the body, decoded with a given decoder, or reject it."""
+        if self._decoded is not None and decoder.type is self.route.takes:
+            return self._decoded
         if self.request.content_type != JSON:
             raise WrongContentType(f"send {JSON}, not {self.request.content_type}")
         if has_more_values(self.body, VALUES_MAX):
@@ -93,6 +117,12 @@ class Call:
             return decoder.decode(self.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidArgument(f"invalid body: {error}") from None
+
+    async def encode(self, make: Callable[[Any], Any], result: list[Any]) -> Response:
+        """Return the response that `make` makes of a result, on a thread if it is large."""
+        if _is_large(result):
+            return await asyncio.to_thread(lambda: encoded(self.route, make(result)))
+        return encoded(self.route, make(result))
 
     def query(self, kind: Any) -> Any:
         """Return the query as a struct; its values are strings."""
@@ -134,16 +164,31 @@ class Answer:
     def set_result(self, result: Any) -> None:
         self._done = True
         call = self._call
+        if type(result) is list and _is_large(result):
+            call.app.run(asyncio.to_thread(self._encode, result), call)
+            return
         try:
-            response = encoded(call.route, self._make(result))
+            response = self._encode(result)
         except Exception as error:
             call.app.fail(error, call.respond)
         else:
             call.respond(response)
 
+    def _encode(self, result: Any) -> Response:
+        return encoded(self._call.route, self._make(result))
+
     def set_exception(self, exception: BaseException) -> None:
         self._done = True
         self._call.app.fail(exception, self._call.respond)
+
+
+def _is_large(result: list[Any]) -> bool:
+    """Return whether encoding a result would delay other requests."""
+    if len(result) > ENCODED_HERE_COUNT:
+        return True
+    if not result or type(result[0]) is not ReceivedMessage:
+        return False
+    return sum([len(one.message.body) for one in result]) > ENCODED_HERE_BYTES
 
 
 @cache

@@ -127,7 +127,7 @@ class SqsApp:
         )
 
     def look(self, request: Request) -> Response | None:
-        """Let a large body in only where its head at least looks like one of a known key."""
+        """Accept a large body only if its headers could be those of a known access key."""
         if self._verifier is not None:
             try:
                 self._verifier.look(request, time.time())

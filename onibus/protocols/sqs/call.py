@@ -63,8 +63,8 @@ class Call(msgspec.Struct, eq=False):
     ) -> None:
         """Give the bus a command, and respond with what `make` makes of its result.
 
-        No task and no future: for what is asked most. `refused` may put an error in other words, or
-        take it for no error at all by returning None.
+        It needs no task and no future, for the most frequent actions. `refused` may translate an
+        error, or return None to ignore it.
         """
         bus = self.bus
         bus.check_alive()

@@ -1,7 +1,7 @@
 """Every error that SQS clients get, in one table: type, query code, status.
 
-An AWS JSON client knows an error by its type, a Query client by its code. Messages are those of AWS
-where they are known. `of_bus` translates the errors of the bus.
+An AWS JSON client knows an error by its type, a Query client by its code. Known messages are those
+of AWS. `of_bus` translates the errors of the bus.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What one of the two services does where they differ."""
+    """The behaviour of one of the two services where they differ."""
 
     name: str
     #: how the name of a queue begins that is good everywhere; region and account follow

@@ -46,7 +46,7 @@ NUMBERS: dict[str, tuple[int, int, int]] = {
     "VisibilityTimeout": (0, 43_200, 30),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400, 300),
 }
-#: Yes or no: the setting of the bus, or None where it is only kept.
+#: Boolean attributes: the setting of the bus, or None if the attribute is only stored.
 SWITCHES: dict[str, str | None] = {
     "FifoQueue": "fifo",
     "ContentBasedDeduplication": "content_based_deduplication",

@@ -42,7 +42,7 @@ _DATE = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _SPACES = re.compile(r"  +")
 _UNRESERVED = "-_.~"
 _SIGNATURE = "X-Amz-Signature"
-#: What decides what is done must be signed, where it is there.
+#: Headers that name the server and the action must be signed, if they are present.
 _MUST_BE_SIGNED = ("host", "x-amz-target")
 
 
@@ -70,7 +70,7 @@ class Scope:
         lines = [name.replace("%", "%%") + ":%s\n" for name in self.names]
         #: their part of the canonical request, to be filled in with their values
         self.form = "".join(lines) + "\n" + headers.replace("%", "%%")
-        #: what decides what is done, and was not signed
+        #: headers that must be signed and were not
         self.unsigned = [name for name in _MUST_BE_SIGNED if name not in self.names]
 
 

@@ -1,4 +1,4 @@
-"""One client: what it has shown, what it may do, and where its links lead.
+"""One client: its credentials, its rights, and the nodes of its links.
 
 Every link and every request asks `grant` first. A link lives as long as a token allows it; a client
 that shows none is closed after a while.
@@ -170,7 +170,7 @@ class Client:
         self._find_wake_at()
 
     def ask_again(self) -> None:
-        """Keys were replaced: end what is allowed by none of them."""
+        """End the links that no key allows any longer, after keys were replaced."""
         now = time.time()
         for resource, ask in list(self._asks.items()):
             try:

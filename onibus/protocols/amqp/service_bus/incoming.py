@@ -1,9 +1,9 @@
-"""From AMQP messages to those of the bus.
+"""Decoding of AMQP messages into bus messages.
 
-What the bus knows (ids, keys, times, properties) becomes fields; the sections around the body are
-kept besides, byte for byte (`as_sent`), so that a client that receives the message over AMQP sees
-what was sent, types included. Their order there: header, annotations and footer, where they
-have something that no field has; then properties and application properties.
+Ids, keys, times and properties become fields. The sections around the body are also kept, byte for
+byte (`as_sent`), so that an AMQP receiver sees what was sent, types included. Their order there:
+header, annotations and footer, if they have something that no field has; then properties and
+application properties.
 
 A body of one data section, which nearly all messages have, becomes the plain body of the message;
 any other is kept encoded, as format "amqp". No body at all is an empty one of that format.
@@ -12,6 +12,7 @@ any other is kept encoded, as format "amqp". No body at all is an empty one of t
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -31,13 +32,13 @@ from onibus.protocols.amqp.service_bus.sections import (
     PROPERTIES,
 )
 
-#: The message format of a batch: each data section is a message of its own.
+#: The message format of a send batch: each data section is a separate message.
 BATCH_FORMAT = 0x80013700
 
 PARTITION_KEY = "x-opt-partition-key"
 VIA_PARTITION_KEY = "x-opt-via-partition-key"
 SCHEDULED_TIME = "x-opt-scheduled-enqueue-time"
-#: Annotations that are fields of the message, or stamps of the broker that nobody else gives.
+#: Annotations that are fields of the message, or stamps that only the broker sets.
 KNOWN = frozenset(
     {
         PARTITION_KEY,
@@ -54,19 +55,19 @@ TTL_MAX = 2**32 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def read_batch(payload: bytes) -> list[Message]:
-    """Return the messages of a batch; what its envelope says is said by them too."""
-    found = []
-    for code, _, value, end in sections.split(payload):
+def read_batch(payload: bytes, most: int = BATCH_COUNT_MAX) -> Iterator[Message]:
+    """Yield the messages of a batch; what its envelope says is said by them too."""
+    count = 0
+    for code, _, value, end in sections.each(payload):
         if code == DATA:
-            found.append(read_message(payload, sections.binary_start(payload, value), end))
-            if len(found) > BATCH_COUNT_MAX:
-                raise InvalidArgument(f"too many messages: a batch has at most {BATCH_COUNT_MAX}")
-    return found
+            count += 1
+            if count > most:
+                raise InvalidArgument(f"too many messages: a batch has at most {most}")
+            yield read_message(payload, sections.binary_start(payload, value), end)
 
 
 def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message:
-    """Return the message that stands there as the bus takes it."""
+    """Return the bus message that these bytes encode."""
     if end is None:
         end = len(data)
     if end - start < _SHORT.size:
@@ -84,7 +85,7 @@ def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message
         return _read_any(data[start:end])
     message = Message(body=body, as_sent=data[start:at])
     if code == _STRING8 and length + count + 2 == size and _are_nulls(data, properties_end, count):
-        # Nothing but a MessageId.
+        # Only a MessageId.
         text_at = start + _SHORT.size
         message.message_id = sections.text(data, text_at, text_at + length)
     else:
@@ -96,7 +97,7 @@ def read_message(data: bytes, start: int = 0, end: int | None = None) -> Message
 
 
 def _are_nulls(data: bytes, end: int, count: int) -> bool:
-    """Tell whether all elements of a list but the first are null, which then take a byte each."""
+    """Return whether all elements of a list except the first are null, and so take a byte each."""
     return count == 1 or data[end - count + 1 : end] == _NULLS[: count - 1]
 
 
@@ -105,12 +106,12 @@ def _are_nulls(data: bytes, end: int, count: int) -> bool:
 _SHORT = struct.Struct(">4sBBBB")
 _SHORT_PROPERTIES = b"\x00\x53\x73\xc0"
 _SHORT_APPLICATION = b"\x00\x53\x74\xc1"
-#: Where what a size counts begins; a short text; as many nulls as a list has at most.
+#: Where the bytes that a size counts begin; a short string; the most nulls of a list.
 _SHORT_HEAD, _STRING8, _NULLS = 5, 0xA1, b"\x40" * 255
 
 
 def _read_any(payload: bytes) -> Message:
-    """Return a message of whatever sections."""
+    """Return a message of any sections."""
     message = Message()
     rare: list[bytes] = []
     usual: list[bytes] = []
@@ -160,7 +161,7 @@ def _read_header(message: Message, payload: bytes, at: int) -> bool:
 
 
 def _read_annotations(message: Message, payload: bytes, at: int) -> bool:
-    """Take the annotations that are fields; tell whether there are others."""
+    """Take the annotations that are fields; return whether there are others."""
     found = sections.map_at(payload, at)
     key = found.get(PARTITION_KEY)
     if key is not None:
@@ -201,7 +202,7 @@ _TEXTS = (
 
 
 def id_text(value: Any) -> str:
-    """Return an id, of whatever type, as the text that it is here."""
+    """Return an id, of whatever type, as a string."""
     if type(value) is str:
         return value
     if isinstance(value, str):
@@ -232,7 +233,7 @@ def _whole(name: str, value: object) -> int:
 
 
 def _properties(found: dict[Any, Any]) -> dict[str, Any]:
-    """Return the properties that the bus can know; others stay in what was sent."""
+    """Return the properties that the bus can store; others stay in `as_sent`."""
     known = {}
     for name, value in found.items():
         if type(name) is not str:

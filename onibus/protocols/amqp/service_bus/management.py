@@ -100,7 +100,7 @@ class ManagementNode(AnsweringNode):
         self.awaited(request, done).ask(command)
 
     def transaction_of(self, request: Request) -> Transaction | None:
-        """Return the transaction that a request is part of; None where it is for itself."""
+        """Return the bus transaction that a request is part of; None if it has none."""
         delivery = request.delivery
         if delivery.state is None:
             return None

@@ -81,7 +81,7 @@ class ReceiverNode:
         raise AssertionError("nobody sends here")
 
     def flowed(self, link: OutgoingLink) -> None:
-        """The client has changed what it takes."""
+        """Handle a flow: the client has changed its credit."""
         if link.is_open:
             self._stop()
             self.fetch()

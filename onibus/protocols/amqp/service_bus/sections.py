@@ -7,6 +7,7 @@ body: one or more of data, or of amqp-sequence, or one amqp-value,   footer
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from onibus.protocols.amqp.decode import READERS, UNREADABLE, decode, skip
 from onibus.protocols.amqp.errors import DecodeError
@@ -26,7 +27,7 @@ _NAMES = {
     "amqp:footer:map": FOOTER,
 }
 
-#: Sections of a message: more are a body of many small parts, which nobody sends.
+#: Sections of a message: no client sends a body of more parts.
 SECTIONS_MAX = 10_000
 
 #: Code, where the section begins, where its value begins, where it ends.
@@ -34,9 +35,13 @@ Section = tuple[int, int, int, int]
 
 
 def split(data: bytes) -> list[Section]:
-    """Return the sections of a message, or refuse what is none."""
-    found: list[Section] = []
-    start, length = 0, len(data)
+    """Return the sections of a message; reject invalid bytes."""
+    return list(each(data))
+
+
+def each(data: bytes) -> Iterator[Section]:
+    """Yield the sections of a message; reject invalid bytes."""
+    start, length, count = 0, len(data), 0
     while start < length:
         if data[start] != 0:
             raise DecodeError("a message has bytes between its sections")
@@ -51,20 +56,20 @@ def split(data: bytes) -> list[Section]:
         if code not in _CODES:
             raise DecodeError("a message has an unknown section")
         end = skip(data, value)
-        found.append((code, start, value, end))
-        if len(found) > SECTIONS_MAX:
+        count += 1
+        if count > SECTIONS_MAX:
             raise DecodeError(f"a message has at most {SECTIONS_MAX} sections")
+        yield code, start, value, end
         start = end
-    return found
 
 
 _CODES = frozenset(_NAMES.values())
 
 
 def check_once(found: list[Section]) -> None:
-    """Refuse a message that has a section twice, or a body of two kinds or in two places.
+    """Reject a message that has a section twice, or a body of two kinds or in two places.
 
-    Their order is not looked at: one client puts delivery annotations last.
+    Their order is not checked: one client puts delivery annotations last.
     """
     seen: set[int] = set()
     before = 0
@@ -80,19 +85,19 @@ _BODY = (DATA, SEQUENCE, VALUE)
 
 
 def list_at(data: bytes, at: int) -> list[object]:
-    """Return the list that stands there."""
+    """Return the list at a position."""
     try:
         value, _ = READERS[data[at]](data, at + 1, 0)
     except UNREADABLE as error:
         raise DecodeError(f"invalid section: {error}") from None
-    # An array is read as a list, too, but is none.
+    # An array is also read as a list, but is not one.
     if type(value) is not list or data[at] not in (0x45, 0xC0, 0xD0):
         raise DecodeError("a list section must contain a list")
     return value
 
 
 def map_at(data: bytes, at: int) -> dict[object, object]:
-    """Return the map that stands there; null is an empty one."""
+    """Return the map at a position; an empty one for null."""
     try:
         value, _ = READERS[data[at]](data, at + 1, 0)
     except UNREADABLE as error:
@@ -105,12 +110,12 @@ def map_at(data: bytes, at: int) -> dict[object, object]:
 
 
 def binary_at(data: bytes, at: int, end: int) -> bytes:
-    """Return the content of the binary that stands there up to its end, or refuse what is none."""
+    """Return the content of the binary from a position to its end; reject another type."""
     return data[binary_start(data, at) : end]
 
 
 def binary_start(data: bytes, at: int) -> int:
-    """Return where the content of the binary that stands there begins, or refuse what is none."""
+    """Return where the content of the binary at a position begins; reject another type."""
     code = data[at]
     if code == 0xB0:
         return at + 5
@@ -120,7 +125,7 @@ def binary_start(data: bytes, at: int) -> int:
 
 
 def text(data: bytes, start: int, end: int) -> str:
-    """Return a text, or refuse what is none."""
+    """Return a string; reject bytes that are not UTF-8."""
     try:
         return str(data[start:end], "utf-8")
     except UnicodeDecodeError as error:
@@ -128,7 +133,7 @@ def text(data: bytes, start: int, end: int) -> str:
 
 
 def elements(data: bytes, at: int) -> list[bytes]:
-    """Return the elements of a list or map that stands there, each as its bytes."""
+    """Return the elements of the list or map at a position, each as its bytes."""
     code = data[at]
     if code in (0x40, 0x45):
         return []
@@ -154,7 +159,7 @@ def data_section(body: bytes) -> bytes:
 
 
 def data_head(length: int) -> bytes:
-    """Return what stands before the content of a data section."""
+    """Return the bytes before the content of a data section."""
     return (
         bytes((0, 0x53, DATA, 0xA0, length))
         if length < 256
@@ -169,7 +174,7 @@ _data32 = struct.Struct(">4sI").unpack_from
 def only_data(data: bytes, at: int, end: int) -> bytes | None:
     """Return the content of a data section that reaches from there to the end; None of any other.
 
-    What nearly all messages end with is looked at here at once.
+    Nearly all messages end with such a section, so it is read directly.
     """
     if end - at >= _DATA32_BYTES:
         head, length = _data32(data, at)

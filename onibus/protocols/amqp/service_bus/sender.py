@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from onibus.broker import sending
-from onibus.core.errors import OnibusError
+from onibus.core.errors import InvalidArgument, InvalidOperation, OnibusError
+from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import State
+from onibus.protocols.amqp.decode import values_read
 from onibus.protocols.amqp.errors import AmqpError
 from onibus.protocols.amqp.link import Delivery, IncomingLink, Link, OutgoingLink
 from onibus.protocols.amqp.runs import Run
@@ -21,10 +25,13 @@ if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
 
 _ACCEPTED = say.accepted()
+#: Messages of batches, and values in them, that are read before others have their turn.
+READ_A_SLICE = 500
+VALUES_A_SLICE = 10_000
 
 
 def rejected(error: BaseException, link: Link) -> bytes:
-    """Return the outcome of what is refused."""
+    """Return the outcome of a rejected delivery."""
     condition, description, _ = condition_of(error, link)
     return say.rejected(say.error(condition, description))
 
@@ -32,8 +39,8 @@ def rejected(error: BaseException, link: Link) -> bytes:
 class Stored:
     """Waits until deliveries of a link are stored; a duplicate is accepted like any other (D1).
 
-    Their bytes count as held until then: whatever becomes of them is told here, once. Nobody waits
-    to hear of one whose id is None.
+    Their bytes count as held until their outcome, which comes here once. No client waits for the
+    outcome of a delivery whose id is None.
     """
 
     __slots__ = ("_held_bytes", "_ids", "_link", "_told")
@@ -70,6 +77,70 @@ class Stored:
             session.connection.stored()
 
 
+class _Singles:
+    """Single messages that arrived after a batch which is being read."""
+
+    def __init__(
+        self,
+        node: SenderNode,
+        ids: Sequence[int | None],
+        data: bytes,
+        bounds: Sequence[tuple[int, int]],
+    ) -> None:
+        self._node, self._ids, self._data, self._bounds = node, ids, data, bounds
+        self.whole = False
+
+    def read(self, count: int, most: int) -> int:
+        """Read and store the messages; return how many."""
+        self.whole = True
+        self._node.store(self._ids, self._data, self._bounds)
+        return len(self._ids)
+
+
+class _Batch:
+    """A batch that is read in slices, then stored atomically."""
+
+    def __init__(self, node: SenderNode, stored: Stored, payload: bytes) -> None:
+        self._node = node
+        self._stored = stored
+        self._source = node.read_batch(payload)
+        self._messages: list[Message] = []
+        self._admission: sending.Admission | None = None
+        self.whole = False
+
+    def read(self, count: int, most: int) -> int:
+        """Read up to `count` messages, until `most` values were read; return how many.
+
+        When the batch is whole, store it.
+        """
+        before = len(self._messages)
+        try:
+            self._read(count, most)
+        except Exception as error:
+            self.whole = True
+            fail(self._stored, error)
+        return len(self._messages) - before + 1
+
+    def _read(self, count: int, most: int) -> None:
+        if self._stored.is_unwanted():
+            raise InvalidOperation("the client closed the connection and nothing was stored")
+        if self._admission is None:
+            self._admission = self._node.admission()
+        some: list[Message] = []
+        for message in self._source:
+            some.append(message)
+            if len(some) == count or values_read() > most:
+                break
+        else:
+            self.whole = True
+        self._messages += some
+        self._admission.admit_more(some)
+        if self.whole:
+            if not self._messages:
+                raise InvalidArgument("a batch must have at least one message")
+            self._node.send(self._messages, self._admission, self._stored)
+
+
 class SenderNode:
     """A queue or a topic, for one who sends to it."""
 
@@ -83,6 +154,8 @@ class SenderNode:
         self._settings = found.log_settings
         self.message_bytes_max = client.profile.message_bytes(self._settings)
         self.batch_bytes_max = client.profile.batch_bytes(self._settings)
+        #: batches that are read in slices, and single messages that arrived after them
+        self._queue: deque[_Batch | _Singles] = deque()
 
     def received(self, delivery: Delivery) -> None:
         """Store a message, or a batch atomically."""
@@ -104,16 +177,26 @@ class SenderNode:
             self._take(run.ids, run.data, run.bounds)
 
     def _take(
+        self, ids: Sequence[int | None], data: bytes, bounds: Sequence[tuple[int, int]]
+    ) -> None:
+        """Store single messages that arrived together, after the batches before them."""
+        connection = self._client.connection
+        connection.under_way += len(ids)
+        connection.hold(sum([end - start for start, end in bounds]))
+        if self._queue:
+            self._queue.append(_Singles(self, ids, data, bounds))
+        else:
+            self.store(ids, data, bounds)
+
+    def store(
         self, given: Sequence[int | None], data: bytes, bounds: Sequence[tuple[int, int]]
     ) -> None:
         """Store single messages that arrived together, independently of each other."""
-        connection, profile = self._client.connection, self._profile
+        profile = self._profile
         ids: list[int | None] = []
         sizes: list[int] = []
         messages: list[Message] = []
-        connection.under_way += len(given)
         for delivery_id, (start, end) in zip(given, bounds, strict=True):
-            connection.hold(end - start)
             try:
                 message = read_message(data, start, end)
                 if profile.quotas is not None:
@@ -144,27 +227,58 @@ class SenderNode:
         connection.hold(len(payload))
         connection.under_way += 1
         stored = Stored(self._link, [delivery_id], len(payload))
-        try:
-            self._profile.check_batch(len(payload), self._settings)
-            batch = read_batch(payload)
-            for message in batch:
-                self._profile.check_fields(message)
-            strict = self._profile.strict_batches
-            sending.send(self._client.broker, self._entity, batch, stored, strict=strict)
-        except Exception as error:
-            fail(stored, error)
+        self._queue.append(_Batch(self, stored, payload))
+        if len(self._queue) == 1:
+            self._read_on()
+
+    def _read_on(self, count: int = READ_A_SLICE) -> None:
+        """Read messages of batches, and those after them, for about a slice."""
+        most = values_read() + VALUES_A_SLICE
+        while self._queue:
+            if count <= 0 or values_read() > most:
+                self._client.broker.turns.soon(self._read_on)
+                return
+            one = self._queue[0]
+            count -= one.read(count, most)
+            if one.whole:
+                self._queue.popleft()
+
+    def read_batch(self, payload: bytes) -> Iterator[Message]:
+        """Yield the messages of a batch that the tier accepts."""
+        self._profile.check_batch(len(payload), self._settings)
+        for message in read_batch(payload):
+            self._profile.check_fields(message)
+            yield message
+
+    def admission(self) -> sending.Admission:
+        """Return a new batch on its way into the entity."""
+        broker = self._client.broker
+        return sending.Admission(broker, sending.open_for_sends(broker, self._entity))
+
+    def send(self, batch: list[Message], admission: sending.Admission, stored: Stored) -> None:
+        """Store a batch that was read."""
+        sending.send(
+            self._client.broker,
+            self._entity,
+            batch,
+            stored,
+            strict=self._profile.strict_batches,
+            admission=admission,
+        )
 
     def _in_transaction(self, delivery: Delivery) -> None:
         try:
             transactions, size = self._client.transactions, len(delivery.payload)
             transaction, state = transactions.of(delivery.state, say.accepted(), size)
             if delivery.format == BATCH_FORMAT:
-                self._profile.check_batch(size, self._settings)
-                messages = read_batch(delivery.payload)
+                # More than a transaction takes are not read.
+                messages = list(islice(self.read_batch(delivery.payload), transaction.room + 1))
             else:
                 messages = [read_message(delivery.payload)]
-            for message in messages:
-                self._profile.check_fields(message)
+                self._profile.check_fields(messages[0])
+            # What arrived before it stays before it, and is read at once.
+            while self._queue:
+                self._read_on(BATCH_COUNT_MAX)
             transaction.send(self._entity, messages)
         except (OnibusError, AmqpError) as error:
             self._client.transactions.spoil(delivery.state, error)

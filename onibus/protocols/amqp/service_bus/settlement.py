@@ -142,7 +142,7 @@ class Settling:
         )
 
     def _settled(self, ids: list[int | None], echo: bytes, outcome: Outcome) -> None:
-        """Confirm what was settled, and reject the rest."""
+        """Confirm the settled deliveries, and reject the rest."""
         waiting = [one for one in ids if one is not None]
         if outcome.error is not None:
             self._confirm(waiting, echo, outcome.error)

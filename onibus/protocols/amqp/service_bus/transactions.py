@@ -38,7 +38,7 @@ ROLLBACK = "amqp:transaction:rollback"
 
 #: Transactions that one client has open.
 OPEN_MAX = 100
-#: Bytes of what was sent in them and not discharged yet.
+#: Bytes sent in transactions that are not discharged yet.
 OPEN_BYTES_MAX = 64 << 20
 
 

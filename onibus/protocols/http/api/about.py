@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ async def openapi(call: Call) -> Response:
     """Return the OpenAPI document of this server's calls."""
     app = call.app
     if not app.described:
-        routes = (route for route in app.routes if app.test_mode or not route.test_mode)
-        app.described = msgspec.json.encode(document(routes))
+        routes = [route for route in app.routes if app.test_mode or not route.test_mode]
+        app.described = await asyncio.to_thread(lambda: msgspec.json.encode(document(routes)))
     return Response(200, app.described)
 
 

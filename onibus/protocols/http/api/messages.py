@@ -26,8 +26,10 @@ from onibus.shard.replies import OfClient
 
 _decode_message = msgspec.json.Decoder(MessageIn)
 
-#: Larger bodies are decoded on a thread, while the event loop serves other requests.
-_READ_HERE_BYTES = 256 << 10
+#: Larger batches, and those of more messages, are admitted on a thread, while the event loop serves
+#: other requests.
+_ADMITTED_HERE_BYTES = 256 << 10
+_ADMITTED_HERE_COUNT = 500
 
 
 def send(call: Call) -> None:
@@ -49,13 +51,18 @@ def send_batch(call: Call) -> None:
     """Store messages together, as JSON or in bulk as an Arrow IPC stream."""
     if call.request.content_type == ARROW:
         call.app.run(_send_arrow(call), call)
-    elif len(call.body) > _READ_HERE_BYTES:
+    elif _is_large(call.body):
         call.app.run(_send_many(call), call)
     else:
         messages = read_batch(call)
         call.ask(
             lambda reply: sending.send(call.bus.broker, call.entity, messages, reply), _batch_out
         )
+
+
+def _is_large(body: bytes) -> bool:
+    """Return whether admitting a batch would delay other requests; each message has a brace."""
+    return len(body) > _ADMITTED_HERE_BYTES or body.count(b"{") > _ADMITTED_HERE_COUNT
 
 
 def read_batch(call: Call) -> list[Any]:
@@ -71,7 +78,7 @@ def _batch_out(sent: list[Sent]) -> SentBatchOut:
     return SentBatchOut(len(told) - dropped, dropped, told)
 
 
-async def _send_many(call: Call) -> SentBatchOut:
+async def _send_many(call: Call) -> Response:
     broker = call.bus.broker
     admission = sending.Admission(broker, sending.open_for_sends(broker, call.entity))
 
@@ -90,7 +97,7 @@ async def _send_many(call: Call) -> SentBatchOut:
             admission=admission,
         )
     )
-    return _batch_out(sent)
+    return await call.encode(_batch_out, sent)
 
 
 async def _send_arrow(call: Call) -> SentBatchOut | Response:

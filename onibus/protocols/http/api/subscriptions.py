@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 
 from onibus.api.entities import SUBSCRIPTIONS, EntityOut, Rules, SubscriptionIn, SubscriptionOut
 from onibus.api.rules import RuleJson, rule_of, rule_out
+from onibus.calls.entities import COMPILED_HERE
 from onibus.core.errors import InvalidArgument, InvalidName
+from onibus.core.rules.rule import Rule
 from onibus.core.settings import SubscriptionSettings
 from onibus.protocols.http.api.entities import entity_out, settings_of
 from onibus.protocols.http.route import Call, Route
@@ -24,9 +27,17 @@ async def create_subscription(call: Call) -> EntityOut:
         rules = msgspec.convert(plain, list[RuleJson] | None)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"rules: {error}") from None
-    made = None if rules is None else [rule_of(rule) for rule in rules]
+    made = None
+    if rules is not None:
+        # Each rule is parsed, and there may be thousands.
+        several = len(rules) > COMPILED_HERE
+        made = await asyncio.to_thread(_rules_of, rules) if several else _rules_of(rules)
     whole = await call.bus.create_subscription(topic, name, rules=made, **settings)
     return entity_out(call.bus.subscription(whole))
+
+
+def _rules_of(rules: list[RuleJson]) -> list[Rule]:
+    return [rule_of(rule) for rule in rules]
 
 
 async def change_subscription(call: Call) -> EntityOut:

@@ -119,7 +119,7 @@ def _told(call: Call, source: Entity, task: Task) -> MoveTaskOut:
 
 
 async def cancel_task(call: Call, given: CancelMoveIn) -> CancelMoveOut:
-    """Stop a task; what it has moved stays moved."""
+    """Stop a task; messages that it has moved stay moved."""
     task_id, arn = _read(given)
     source = call.queues.by_arn(arn, "SourceArn")
     running = call.app.move_tasks.running.get(source.incarnation)

@@ -1,4 +1,4 @@
-"""What becomes of a message that was received: deleted, or visible at another time."""
+"""Settling received messages: deletion, and changes of their visibility timeout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operation of $management: the right that it needs, and what it does."""
+"""An operation of $management: the right that it needs, and its function."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from onibus.core.errors import InvalidArgument
-from onibus.core.limits import BATCH_COUNT_MAX
+from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
 from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
@@ -28,8 +28,8 @@ class Operation(NamedTuple):
 def numbers_of(request: Request, name: str = "sequence-numbers") -> list[int]:
     """Return the sequence numbers that a request names."""
     found = request.argument(name, list)
-    if not 0 < len(found) <= BATCH_COUNT_MAX or not all(type(one) is int for one in found):
-        raise InvalidArgument(f"{name} must be an array of 1 to {BATCH_COUNT_MAX} numbers")
+    if not 0 < len(found) <= NUMBERS_MAX or not all(type(one) is int for one in found):
+        raise InvalidArgument(f"{name} must be an array of 1 to {NUMBERS_MAX} numbers")
     return list(found)
 
 

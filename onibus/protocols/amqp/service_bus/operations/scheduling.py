@@ -9,7 +9,6 @@ from uuid import UUID
 
 from onibus.broker import sending, settling
 from onibus.core.errors import InvalidArgument, MessageNotFound
-from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import read_message
@@ -20,18 +19,22 @@ from onibus.security.rights import Right
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
 
-#: Bytes of messages in one answer.
+#: Bytes of messages in one response.
 _ANSWER_BYTES_MAX = 64 << 20
+
+
+#: Messages that one request schedules: they are read in one slice.
+SCHEDULED_MAX = 1_000
 
 
 def schedule(node: ManagementNode, request: Request) -> None:
     """Store messages for the moments that their annotations name.
 
-    In a transaction they have no numbers yet: 0 is told for each.
+    In a bus transaction they have no sequence numbers yet: the response has 0 for each.
     """
     entries = request.argument("messages", list)
-    if not 0 < len(entries) <= BATCH_COUNT_MAX:
-        raise InvalidArgument(f"messages must be a list of 1 to {BATCH_COUNT_MAX}")
+    if not 0 < len(entries) <= SCHEDULED_MAX:
+        raise InvalidArgument(f"messages must be a list of 1 to {SCHEDULED_MAX}")
     settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
     profile = node.profile
     check = partial(profile.check_message, settings=settings)
@@ -75,7 +78,7 @@ def _scheduled(entry: Any, check: Callable[[int], None]) -> Message:
 
 
 def cancel(node: ManagementNode, request: Request) -> None:
-    """Delete scheduled messages: all of them, or none."""
+    """Delete scheduled messages atomically."""
     numbers = numbers_of(request)
     node.ask(
         request,
@@ -84,7 +87,7 @@ def cancel(node: ManagementNode, request: Request) -> None:
 
 
 def receive_deferred(node: ManagementNode, request: Request) -> None:
-    """Receive deferred messages by their numbers: all of them, or none."""
+    """Receive deferred messages by their sequence numbers, atomically."""
     numbers = numbers_of(request)
     if node.place.transfer:
         raise MessageNotFound("the transfer dead-letter queue is always empty")

@@ -1,0 +1,63 @@
+"""Thousands of receivers that wait are served, and told in vain, in slices (P6)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onibus.broker import broker as broker_module
+from onibus.broker import receiving
+from tests.bus_helpers import Disks, ManualClock, msg, run, tick, until
+
+
+@pytest.mark.promise("P6")
+@run
+async def test_many_that_wait_are_served_in_slices_and_in_order(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "TRIED_A_SLICE", 3)
+    left: list[int] = []
+
+    async with Disks().bus(clock) as bus:
+        await bus.create_queue("q")
+        entity = bus.broker.find("q")
+
+        def counted(*given: Any) -> None:
+            receiving.serve(*given)
+            left.append(len(entity.waiters))
+
+        tasks = [
+            asyncio.create_task(bus.receiver("q").receive(1, wait_ms=60_000)) for _ in range(10)
+        ]
+        await until(lambda: len(entity.waiters) == 10)
+        monkeypatch.setattr(broker_module, "serve", counted)
+        await bus.send_batch("q", [msg(str(at)) for at in range(10)])
+        received = await asyncio.gather(*tasks)
+        assert [one.body for (one,) in received] == [b"%d" % at for at in range(10)]
+        assert [one for one in left if one < 10] == [7, 4, 1, 0]
+
+
+@pytest.mark.promise("P6")
+@run
+async def test_many_that_wait_in_vain_are_told_in_slices(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_module, "TIMERS_A_SLICE", 4)
+    async with Disks().bus(clock) as bus:
+        await bus.create_queue("q")
+        entity = bus.broker.find("q")
+        tasks = [
+            asyncio.create_task(bus.receiver("q").receive(1, wait_ms=60_000)) for _ in range(10)
+        ]
+        await until(lambda: len(entity.waiters) == 10)
+        tick(bus)
+        clock.advance(60_000)
+        left = []
+        while bus.broker.next_wake() <= bus.broker.clock.now():
+            bus.broker.tick()
+            left.append(len(entity.waiters))
+        assert max(before - after for before, after in zip([10, *left], left, strict=False)) <= 4
+        assert left[-1] == 0
+        assert await asyncio.gather(*tasks) == [[]] * 10
