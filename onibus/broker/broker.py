@@ -256,7 +256,7 @@ class Broker:
         seat.store.advance(seat, now)
 
     def changed(self, seat: Seat) -> None:
-        """Messages of a partition may have become available."""
+        """Wake receivers of a partition whose messages may have become available."""
         self.wake_all(seat.entity)
 
     def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
@@ -268,12 +268,12 @@ class Broker:
         return positions_in(seat)
 
     def tidy_soon(self, seat: Seat) -> None:
-        """Something that was kept in a partition may go."""
+        """Schedule a cleanup of a partition that may have rows to delete."""
         if not self.timers.is_set(("tidy", seat.id)):
             self.timers.set(("tidy", seat.id), self.clock.now() + TIDY_AFTER_MS)
 
     def wake_all(self, entity: Entity) -> None:
-        """Messages may have become available in a partition of a queue or a topic."""
+        """Wake receivers and forwarding of a queue or topic: it may have messages to deliver."""
         for outlet in list(entity.listening.values()):
             if outlet.waiters:
                 self.wake(outlet)
@@ -309,7 +309,7 @@ class Broker:
         store.turn_away(PartitionOffline(f"store {store.name} failed"))
 
     def reroute(self, request: SendRequest, error: OnibusError) -> None:
-        """A send was not tried here: it fails, or another partition takes it (P5)."""
+        """Fail a send that was not tried here, or pass it to another partition (P5)."""
         reroute(self, request, error)
 
     def _alarm(self, store: Shard, error: BaseException) -> None:
@@ -384,7 +384,7 @@ class Broker:
             self.timers.cancel(("reopen", name))
 
     def committed(self, shard: Shard | Namespace, loop: CommitLoop) -> None:
-        """A store has committed: its disk responds, and its housekeeping may be due."""
+        """Note that a store has committed: its disk responds, and its housekeeping may be due."""
         self.probing.proven(shard.name)
         self.houses[shard.name].committed(loop)
 

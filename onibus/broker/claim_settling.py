@@ -123,7 +123,7 @@ def complete_in(claims: Claims, held: HeldClaim, seat: Seat) -> None:
 
 
 def _finish(claims: Claims, held: HeldClaim) -> None:
-    """All is carried out: the reader's memory of the number takes the place of the row."""
+    """Replace the row of a claim that is carried out by the reader's record of its number."""
     if not claims.is_living(held.entity):
         return
     held.reader.has_committed(held.number)

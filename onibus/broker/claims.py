@@ -107,7 +107,7 @@ class Claims:
                 batch.delete(CLAIMS, (entity.incarnation, reader.name, number))
 
     def forget(self, entity: Entity) -> None:
-        """An entity is gone, and its claims with it."""
+        """Drop the claims of a deleted entity."""
         for reader in self.readers.pop(entity.incarnation, {}).values():
             for held in reader.claims.values():
                 self.broker.timers.cancel(("claim", held.key))

@@ -133,14 +133,14 @@ class Entity:
         self.topic.rules_changed()
 
     def leave_topic(self) -> None:
-        """A subscription is gone."""
+        """Remove a subscription from its topic."""
         assert self.topic is not None
         self.topic.subscriptions.pop(self.number, None)
         self.topic.listening.pop(self.number, None)
         self.topic.rules_changed()
 
     def rules_changed(self) -> None:
-        """A subscription of this topic has other rules, or is new or gone."""
+        """Note that a subscription of this topic was added, changed or deleted."""
         self._rule_steps = None
         for seat in self.seats:
             seat.store.shape += 1

@@ -53,7 +53,7 @@ class KeyRows:
         return batch
 
     def take(self, name: KeyName, content: bytes | None, managed: bool) -> None:
-        """It is durable: from now on it counts."""
+        """Apply a key change that is durable."""
         self.managed |= managed
         if content is None:
             self.rows.pop(name, None)
@@ -62,13 +62,13 @@ class KeyRows:
         self.changed()
 
     def erase(self, entity: str, batch: WriteBatch) -> None:
-        """An entity is being deleted: so are its keys."""
+        """Delete the keys of an entity that is being deleted."""
         for name in self.rows:
             if name[0] == entity:
                 batch.delete(META, (_row(name),))
 
     def forget(self, entity: str) -> None:
-        """An entity was deleted."""
+        """Drop the keys of a deleted entity."""
         left = {name: content for name, content in self.rows.items() if name[0] != entity}
         if len(left) != len(self.rows):
             self.rows = left

@@ -270,7 +270,7 @@ class Namespace:
 
     @property
     def deciding(self) -> bool:
-        """Something is on its way to the namespace's own store."""
+        """Return whether a decision is being written to the namespace's own store."""
         loop = self.loop
         waiting = loop is not None and (loop.busy or loop.waiting)
         return bool(self.under_way) or waiting or self.threads.in_transit
@@ -557,7 +557,7 @@ class Namespace:
             loop.start()
 
     def failed(self, loop: CommitLoop, error: BaseException) -> None:
-        """The namespace's own store failed: nothing can be decided until it is open again."""
+        """Take the failed store offline: no decision is possible until it is open again."""
         if self.loop is loop:
             self._down(error)
 

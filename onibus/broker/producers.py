@@ -307,7 +307,7 @@ class Producers:
                 out.delete(WORKS, (work,))
 
     def forget(self, entity: Entity) -> None:
-        """An entity was deleted."""
+        """Drop the producers of a deleted entity."""
         for key in [key for key in self._last if key[0] == entity.incarnation]:
             del self._last[key]
 

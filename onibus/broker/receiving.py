@@ -287,7 +287,7 @@ def _repeats(waiter: Waiter) -> bool:
 
 
 def give_up(broker: Broker, waiter: Waiter) -> None:
-    """A receiver has waited long enough, unless there is something for it just now (P6)."""
+    """End the wait of a receiver, after one last try to get messages (P6)."""
     if waiter in waiter.entity.waiters:
         del waiter.entity.waiters[waiter]
         if waiter.reply.done() or _fetch(waiter):

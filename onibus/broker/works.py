@@ -218,7 +218,7 @@ class Works:
             self._abort(work, error)
 
     def _recorded(self, work: Work, outcome: Outcome) -> None:
-        """The namespace's store has the work's row, or has failed over it."""
+        """Continue once the namespace's store has the work's row, or has failed."""
         if outcome.error is not None:
             # Whether the row is there shows when the namespace's store is open again.
             if work.rules is not None:

@@ -48,6 +48,32 @@ NewIdentity = Annotated[
     bool, typer.Option("--new-identity", help="Make a copied lake separate from its original.")
 ]
 
+Body = Annotated[
+    str | None,
+    typer.Option(
+        help="Decode bodies from now on: none, text, json, avro, protobuf or cloudevents. "
+        "Default: what the lake records."
+    ),
+]
+BodySchema = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        help="Fields of JSON 'id INT, total DOUBLE', or the file of an Avro schema or Protobuf "
+        "descriptor set. Default: infer the fields of JSON.",
+    ),
+]
+MessageType = Annotated[
+    str | None, typer.Option("--type", help="Name of the Protobuf message: shop.Order.")
+]
+OnError = Annotated[
+    str,
+    typer.Option(
+        help="Treatment of fields that cannot be decoded: rescue writes them to the table errors, "
+        "suspend stops the capture."
+    ),
+]
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
@@ -70,16 +96,10 @@ def capture(
     outcomes: Annotated[
         bool, typer.Option("--outcomes/--no-outcomes", help="Capture the outcomes of messages too.")
     ] = True,
-    body: Annotated[
-        str | None,
-        typer.Option(help="Decode bodies: text, or the JSON fields 'id INT, name STRING'."),
-    ] = None,
-    on_error: Annotated[
-        str,
-        typer.Option(
-            help="Treatment of bodies that cannot be decoded: suspend, skip or dead-letter."
-        ),
-    ] = "suspend",
+    body: Body = None,
+    schema: BodySchema = None,
+    message_type: MessageType = None,
+    on_error: OnError = "rescue",
     messages_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of messages per batch.")
     ] = None,
@@ -88,7 +108,7 @@ def capture(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Capture an entity's messages and their outcomes as Parquet files.
+    """Capture an entity's messages and their outcomes as Delta tables.
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
@@ -117,6 +137,8 @@ def capture(
             interval_s=interval_s,
             outcomes=outcomes,
             body=body,
+            schema=schema,
+            message_type=message_type,
             on_error=on_error,
             accept_gap=accept_gap,
             new_identity=new_identity,
@@ -218,7 +240,7 @@ def _sentence(done: Captured) -> str:
         f"files ({bytes_text(done.size_bytes)}), {done.seconds:.1f} s"
     )
     if done.errors:
-        sentence += f"; {done.errors:,} messages could not be decoded and were set aside"
+        sentence += f"; {done.errors:,} fields or bodies could not be decoded: see table errors"
     return sentence
 
 

@@ -76,11 +76,11 @@ class Members:
         self._taken: dict[int, bytes | None] = {}
 
     def place(self, first: int) -> None:
-        """The rows get ordinals that follow each other from this one on."""
+        """Give the rows consecutive ordinals from this one on."""
         self._ordinals = ordinals_from(first, len(self._ordinals))
 
     def add(self, number: int, positions: list[int]) -> None:
-        """A subscription takes the rows at these positions, in rising order."""
+        """Add a subscription that takes the rows at these positions, in rising order."""
         if len(positions) == len(self._ordinals):
             self._taken[number] = None
             self._whole += 1
@@ -97,7 +97,7 @@ class Members:
             self._added = []
 
     def remove(self, number: int) -> None:
-        """A subscription does not take the rows that it was given."""
+        """Remove a subscription and the rows that it was given."""
         bits = self._taken.pop(number, b"")
         if bits is None:
             self._whole -= 1

@@ -101,13 +101,13 @@ class OutcomeLog:
 
     @property
     def first_number(self) -> int:
-        """The number from which on all outcomes are there."""
+        """The number from which all outcomes exist."""
         return self._firsts[0] if self._firsts else self.next_number
 
     # Writing
 
     def note(self, ordinal: int, fate: Fate, reason: str | None, description: str | None) -> None:
-        """Something became of a message; `write` follows before the command ends."""
+        """Note the outcome of a message; `write` follows before the command ends."""
         self._noted.append((ordinal, fate))
         if fate is Fate.DEAD_LETTERED:
             self._reasons.append((reason, description))

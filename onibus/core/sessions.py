@@ -133,7 +133,7 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Nothing is known of it that would be missed."""
+        """Return whether it has nothing left to keep."""
         return not (self.ready or self.waiting or self.in_use) and self.state is None
 
 
@@ -229,7 +229,7 @@ class Sessions:
             self.offer(session)
 
     def offer(self, session: Session) -> None:
-        """The session may have become available, or have another first message."""
+        """Offer a session that may have become available, or has a new first message."""
         if session.ready:
             first = session.ready[0]
             turn = None if session.turns is None else session.turns.get(first)

@@ -92,7 +92,7 @@ class Subscription:
         return State.ACTIVE if self.is_live(ordinal) else State.GONE
 
     def _due_changed(self) -> None:
-        """Something may be due earlier than before."""
+        """Note that a change may be due earlier than before."""
         self.partition.stale[self.number] = self
 
     def next_due(self) -> int:
@@ -161,7 +161,7 @@ class Subscription:
     # Arriving
 
     def enqueue(self, first: int, sessions: Sequence[str | None]) -> None:
-        """Messages with ordinals from `first` on have been accepted."""
+        """Add accepted messages with ordinals from `first` on."""
         if self.settings.expires_after_ms is not None and not self.timers.is_set(("age", 0)):
             self.watch_age(first)
         if not self.settings.requires_session:
@@ -172,7 +172,7 @@ class Subscription:
     def enqueue_runs(
         self, spans: Spans, first: int, count: int, session_of: Callable[[int], str | None]
     ) -> None:
-        """The same for runs of positions in a block that begins with the ordinal `first`."""
+        """Add runs of positions in a block that begins with the ordinal `first`."""
         if not self.settings.requires_session and self.settings.expires_after_ms is None:
             self.ready.extend_by(spans, first, count)
             return
@@ -264,7 +264,7 @@ class Subscription:
         self._changed(hold)
 
     def renew(self, hold: Hold, ordinal: int, until: int) -> None:
-        """A message is held longer, or shorter."""
+        """Hold a message longer, or shorter."""
         hold.ordinals[ordinal] = until
         self.watch_hold(hold)
         self._changed(hold)
@@ -313,7 +313,7 @@ class Subscription:
                     self._land(session, ordinal)
 
     def _land(self, session: Session, ordinal: int) -> None:
-        """A message of a group is in flight no more (F10)."""
+        """Note that a message of a group is no longer in flight (F10)."""
         session.land(ordinal)
         if session.ready and session.ready[0] < session.barrier():
             self.sessions.offer(session)
@@ -373,7 +373,7 @@ class Subscription:
         return new
 
     def end(self, ordinals: list[int], event: Input, out: WriteBatch) -> None:
-        """Messages that are held are gone, all by the same event; see `change`."""
+        """Remove held messages, all by the same event; see `change`."""
         self.partition.dirty = True
         hot, counts, noted = self.marks.hot, self.counts, self.outcomes.kept
         before: State | None = None
@@ -468,7 +468,7 @@ class Subscription:
             self.depart_run(first, last, out)
 
     def depart_run(self, first: int, last: int, out: WriteBatch) -> None:
-        """The same for a run of ordinals."""
+        """Do the same for a run of ordinals."""
         run_first, run_last, swallowed = self.gone.add(first, last)
         out.put(GONE, (*self.key, to_column(run_first), to_column(run_last)))
         if swallowed >= 0:

@@ -224,7 +224,7 @@ class BusClock:
 
     @property
     def in_doubt_ms(self) -> int:
-        """How far the wall clock is from what is proven; 0 while it is followed."""
+        """The difference of the wall clock from proven time; 0 while the bus follows the clock."""
         return 0 if self.sure else self.machine.wall() - self.now() - self._proven
 
     # What time it is

@@ -78,7 +78,7 @@ class CommitLoop:
 
     @property
     def busy(self) -> bool:
-        """A commit is running."""
+        """Return whether a commit is running."""
         return self._committing
 
     @property

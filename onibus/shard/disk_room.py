@@ -73,7 +73,7 @@ class DiskWatch:
 
 
 class _Room:
-    """What a disk had room for when it was asked, less what was admitted since."""
+    """The free disk space at the last check, less what was admitted since."""
 
     __slots__ = ("_asked", "checks", "left")
 

@@ -35,14 +35,14 @@ class Housekeeping:
         self._commits_kept = 0
 
     def committed(self, loop: CommitLoop) -> None:
-        """A commit has ended."""
+        """Note that a commit has ended."""
         if loop.commits % HOUSEKEEPING_COMMITS == 0:
             self.begin(loop)
         elif not self._timers.is_set(self._timer):
             self._timers.set(self._timer, self._clock.now() + HOUSEKEEPING_MS)
 
     def rang(self, loop: CommitLoop) -> None:
-        """Some time has passed since the commit that set the timer."""
+        """Run housekeeping when the timer fires, a while after the commit that set it."""
         self.begin(loop)
         if loop.commits != self._commits_kept:
             # Once more when the store is idle: only then is its write-ahead log truncated.

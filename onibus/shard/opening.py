@@ -139,7 +139,7 @@ def _read(seats: list[Seat], store: Store) -> tuple[dict[int, Rows], list[tuple[
 
 
 def _read_staged(known: Container[int], store: Store, orphans: list[tuple[Table, Any]]) -> Staged:
-    """Return what is staged for partitions that are known; add the rest to the orphans."""
+    """Return the parts staged for known partitions; add the rest to the orphans."""
     staged: Staged = {}
     rows: Any = store.scan(STAGED, ("work", "partition", "piece"))
     for work, partition, piece in rows:

@@ -94,7 +94,7 @@ def _size(content: Block | bytes) -> int:
 def load_block(store: Store, block: int, entries: bytes | None = None) -> Block | None:
     """Return a committed block, of any thread; None if it is not in the store.
 
-    `entries`: the index of one that was staged, where that is not committed yet.
+    `entries`: the index of a staged block, if that is not committed yet.
     """
     row: Any = store.read(BLOCKS, (block,))
     if row is None or not isinstance(row[-1], bytes):

@@ -29,7 +29,7 @@ class Seat:
     )
 
     def __init__(self, entity: Any, index: int, store: Shard) -> None:
-        #: the entity, which only its owner looks into; the shard uses its name
+        #: the entity, which only its owner reads; the shard uses its name
         self.entity = entity
         self.index = index
         self.id = entity.incarnation * PARTITIONS_MAX + index

@@ -72,16 +72,16 @@ class Host(Protocol):
     inline_commits: bool
 
     def changed(self, seat: Seat) -> None:
-        """Messages of a partition may have become available."""
+        """Note that messages of a partition may have become available."""
 
     def committed(self, shard: Shard, loop: CommitLoop) -> None:
-        """A store has committed, so its disk responds."""
+        """Note that a store has committed, so its disk responds."""
 
     def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
         """Take a partition offline whose memory or stored bytes are in doubt."""
 
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
-        """A store failed at work."""
+        """Handle a store that failed at work."""
 
     def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
         """Return an empty partition with the settings and subscriptions of its entity."""
@@ -196,7 +196,7 @@ class Shard:
             for seat, command in commands.items():
                 results[seat] = seat.online().apply(command, now, wall, out)
         except Exception as error:
-            # Some partitions have changed in memory and some have not: all of it goes.
+            # Some partitions have changed in memory and some have not: drop all of it.
             loop.abandon(error)
             self._host.went_down(self.name, loop, error)
             raise PartitionOffline(f"store {self.name}: {error}") from error
@@ -224,7 +224,7 @@ class Shard:
         self.written(seat, partition, now)
 
     def written(self, seat: Seat, partition: Partition, now: int) -> None:
-        """A partition has changed, and its records are in the gathering batch."""
+        """Note that a partition has changed, and its records are in the gathering batch."""
         assert self.loop is not None
         self.loop.touch(partition)
         timers, seat_id = self._host.timers, seat.id
@@ -378,7 +378,7 @@ class Shard:
 
     @property
     def healthy(self) -> bool:
-        """The store is open, and its disk responds."""
+        """Return whether the store is open and its disk responds."""
         return self.loop is not None and not self.stalled
 
     def check_healthy(self) -> None:

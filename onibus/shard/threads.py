@@ -48,7 +48,7 @@ class StoreThreads:
 
     @property
     def in_transit(self) -> bool:
-        """The store is being closed or opened."""
+        """Return whether the store is being closed or opened."""
         return self.leaving or self.opening
 
     def open(self, work: Work, done: Done) -> None:

@@ -34,6 +34,12 @@ from onibus.spark.lake_manifest import FileRow
 
 ENGINE = "onibus"
 LOG = "_delta_log"
+#: The columns of each table whose statistics a commit has; no file lacks them.
+STATISTICS = {
+    "messages": ("sequence_number", "partition", "enqueued_time"),
+    "outcomes": ("number", "partition", "sequence_number", "time"),
+    "errors": ("sequence_number", "partition", "enqueued_time"),
+}
 #: A writer makes a checkpoint each time after this number of commits.
 CHECKPOINT_EACH = 50
 
@@ -287,11 +293,13 @@ class DeltaLog:
         reached: Mapping[str, int] | None = None,
         *,
         same_rows: bool = False,
+        columns: str = "",
     ) -> None:
         """Make the next version, atomically; when this returns it is on disk.
 
         `reached` has the last number of each application id: one for a partition of a lake. With
-        `same_rows`, the files have the rows of those that the commit removes.
+        `same_rows`, the files have the rows of those that the commit removes. `columns` replace
+        those of the table, as Delta writes them.
         """
         self.check()
         now = int(time.time() * 1_000)
@@ -303,7 +311,7 @@ class DeltaLog:
                 }
             }
         ]  # fmt: skip
-        actions += self._declared([row.schema for row in add if row.schema], now)
+        actions += self._declared(columns, [row.schema for row in add if row.schema], now)
         changes = not same_rows
         for name, number in (reached or {}).items():
             actions.append({"txn": {"appId": name, "version": number, "lastUpdated": now}})
@@ -336,20 +344,33 @@ class DeltaLog:
     def _name(self, version: int) -> str:
         return f"{self._table}/{LOG}/{version:020}.json"
 
-    def _declared(self, schemas: Sequence[str], now: int) -> list[dict[str, Any]]:
-        """Return what a commit says of the table: all of it, or columns that are new."""
-        schema = self.schema
+    @property
+    def configured(self) -> bool:
+        """Whether the table names the columns that have statistics."""
+        return bool(self._meta.get("configuration") == self._configuration)
+
+    @property
+    def _configuration(self) -> dict[str, str]:
+        # Without it deltalake takes a missing statistic for a column of nulls, and skips the file.
+        return {"delta.dataSkippingStatsColumns": ",".join(STATISTICS[self._table])}
+
+    def _declared(self, columns: str, schemas: Sequence[str], now: int) -> list[dict[str, Any]]:
+        """Return what a commit says of the table: all of it, or what is new."""
+        schema = columns or self.schema
         for one in dict.fromkeys(schemas):
             schema = delta_schema.evolved(schema, one, self.address)
         if self.version < 0:
             meta: dict[str, Any] = {
                 "id": str(uuid4()), "format": {"provider": "parquet", "options": {}},
-                "partitionColumns": [], "configuration": {}, "createdTime": now,
+                "partitionColumns": [], "createdTime": now,
             }  # fmt: skip
-            return [{"protocol": _PROTOCOL}, {"metaData": meta | {"schemaString": schema}}]
-        if schema == self.schema:
+        elif schema == self.schema and self.configured:
             return []
-        return [{"metaData": self._meta | {"schemaString": schema}}]
+        else:
+            meta = self._meta
+        protocol = [{"protocol": _PROTOCOL}] if self.version < 0 else []
+        told = {"schemaString": schema, "configuration": self._configuration}
+        return [*protocol, {"metaData": meta | told}]
 
     def _removed(self, row: FileRow, now: int, changes: bool) -> dict[str, Any]:
         return {

@@ -1,13 +1,14 @@
 """Columns and statistics as Delta's log has them, made from those of Arrow and Parquet.
 
-A table's columns change by one rule: columns may be added, which are null in earlier files, and no
-column changes its type or goes away. Files may lack columns.
+A table's columns change by one rule: columns, and fields of structs, may be added, which are null
+in earlier files. No column changes its type or goes away. Files may lack columns.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,6 +32,14 @@ _PLAIN = (
     (kinds.is_float32, "float"),
     (kinds.is_date32, "date"),
 )
+
+
+_ARROW = {
+    "string": pa.string(), "binary": pa.binary(), "long": pa.int64(), "integer": pa.int32(),
+    "short": pa.int16(), "byte": pa.int8(), "boolean": pa.bool_(), "double": pa.float64(),
+    "float": pa.float32(), "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 
 def schema_string(schema: pa.Schema) -> str:
@@ -72,8 +81,26 @@ def _kind(name: str, kind: pa.DataType) -> Any:
             "containsNull": True,
         }
     raise InvalidOperation(
-        f"column {name!r} has the type {kind}, which a lake cannot have: use another body schema"
+        f"column {name!r} has the type {kind}, which a lake cannot have: use another --schema"
     )
+
+
+def arrow_type(kind: Any) -> pa.DataType:
+    """Return the Arrow type of a type as Delta writes it."""
+    if isinstance(kind, str):
+        if decimal := _DECIMAL.fullmatch(kind):
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
+        return _ARROW[kind]
+    if kind["type"] == "struct":
+        return pa.struct([(one["name"], arrow_type(one["type"])) for one in kind["fields"]])
+    if kind["type"] == "map":
+        return pa.map_(arrow_type(kind["keyType"]), arrow_type(kind["valueType"]))
+    return pa.list_(arrow_type(kind["elementType"]))
+
+
+def arrow_schema(schema: str) -> pa.Schema:
+    """Return the columns of a table as Arrow has them."""
+    return pa.schema(list(arrow_type(json.loads(schema)))) if schema else pa.schema([])
 
 
 def evolved(schema: str, other: str, address: str) -> str:
@@ -81,30 +108,45 @@ def evolved(schema: str, other: str, address: str) -> str:
     if not schema or schema == other:
         return other
     table = json.loads(schema)
-    known = {one["name"]: one["type"] for one in table["fields"]}
-    for field in json.loads(other)["fields"]:
-        name, kind = field["name"], field["type"]
-        if name not in known:
-            table["fields"].append(field)
-        elif known[name] != kind:
-            raise InvalidOperation(
-                f"column {name!r} of {address} is {_words(known[name])}, not {_words(kind)}: "
-                "nothing was captured. Use the same --body as before, or another lake"
-            )
+    _add_fields(table, json.loads(other), "", address)
     return json.dumps(table)
 
 
-def _words(kind: Any) -> str:
+def _add_fields(table: dict[str, Any], other: dict[str, Any], path: str, address: str) -> None:
+    """Add the fields of another struct to those of a table, or of a struct in it."""
+    known = {one["name"]: one["type"] for one in table["fields"]}
+    for field in other["fields"]:
+        name, kind = field["name"], field["type"]
+        if name not in known:
+            table["fields"].append(field)
+        elif _is_struct(known[name]) and _is_struct(kind):
+            _add_fields(known[name], kind, f"{path}{name}.", address)
+        elif known[name] != kind:
+            raise InvalidOperation(
+                f"column {path + name!r} of {address} is {words_of(known[name])}, not "
+                f"{words_of(kind)}: nothing was captured. Use the same --body and --schema as "
+                "before, or another lake"
+            )
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, dict) and kind["type"] == "struct"
+
+
+def words_of(kind: Any) -> str:
+    """Return a type in the words of SQL."""
     if not isinstance(kind, dict):
         return str(kind)
     if kind["type"] == "struct":
-        fields = ", ".join(f"{one['name']} {_words(one['type'])}" for one in kind["fields"])
+        fields = ", ".join(f"{one['name']} {words_of(one['type'])}" for one in kind["fields"])
         return f"struct<{fields}>"
-    return str(kind["type"])
+    if kind["type"] == "map":
+        return f"map<{words_of(kind['keyType'])}, {words_of(kind['valueType'])}>"
+    return f"array<{words_of(kind['elementType'])}>"
 
 
-def statistics(content: pq.FileMetaData) -> str:
-    """Return how many rows a file has, and the least and greatest of its numbers and times."""
+def statistics(content: pq.FileMetaData, columns: Collection[str]) -> str:
+    """Return how many rows a file has, and the least and greatest values of some columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -112,7 +154,9 @@ def statistics(content: pq.FileMetaData) -> str:
     for group in map(content.row_group, range(content.num_row_groups)):
         for column in map(group.column, range(content.num_columns)):
             name, told = column.path_in_schema, column.statistics
-            if told is None or not told.has_null_count or "." in name:
+            if name not in columns:
+                continue
+            if told is None or not told.has_null_count:
                 unknown.add(name)
                 continue
             nulls[name] = nulls.get(name, 0) + told.null_count
@@ -153,10 +197,13 @@ def rows_of(stats: str) -> int:
 
 def differ(stats: str, content: pq.FileMetaData, needed: Sequence[str]) -> bool:
     """Return whether statistics contradict those of a file, or lack a needed column."""
-    told, found = _decoded(stats), _decoded(statistics(content))
+    told = _decoded(stats)
+    kinds = ("minValues", "maxValues", "nullCount")
+    named = {name for kind in kinds for name in told.get(kind, {})}
+    found = _decoded(statistics(content, named | set(needed)))
     if told.get("numRecords") != found["numRecords"]:
         return True
-    for kind in ("minValues", "maxValues", "nullCount"):
+    for kind in kinds:
         values = told.get(kind, {})
         if any(values.get(name, value) != value for name, value in found[kind].items()):
             return True

@@ -24,7 +24,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -36,11 +36,15 @@ from msgspec.structs import replace
 
 from onibus.api.log import LogPositions
 from onibus.core.errors import EntityReplaced, InvalidArgument
-from onibus.spark.delta_log import LOG, DeltaLog, attempt_of, path_of
+from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
+from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeFailed, LakeFiles, absolute
-from onibus.spark.lake_manifest import DELTA, FileRow, Manifest, Progress, decode, encode
+from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = "messages"
 OUTCOMES = "outcomes"
@@ -160,10 +164,12 @@ class Lake:
     def manifest_or_none(self) -> Manifest | None:
         """Return the version that counts; None if the lake has no manifest."""
         stored = self.stored_manifest()
-        if stored is None or stored.layout != DELTA:
+        if stored is None or stored.layout < DELTA:
             return stored
         logs = {table: self.log(table) for table in TABLES}
         tables = {table: self.progress(one, logs[table]) for table, one in stored.tables.items()}
+        for table, log in logs.items():
+            _check_version(stored, table, log)
         return replace(stored, tables=tables)
 
     def stored_manifest(self) -> Manifest | None:
@@ -175,12 +181,20 @@ class Lake:
             content = self.store.read(newest)
             # None: the next version has replaced it since.
             if content is not None:
-                try:
-                    return decode(content)
-                except msgspec.MsgspecError:
-                    raise LakeFailed(
-                        f"{self.address(newest)} is damaged: restore it from a backup of the lake"
-                    ) from None
+                return self._decoded(newest, content)
+
+    def _decoded(self, name: str, content: bytes) -> Manifest:
+        try:
+            found = decode(content)
+        except msgspec.MsgspecError:
+            raise LakeFailed(
+                f"{self.address(name)} is damaged: restore it from a backup of the lake"
+            ) from None
+        if found.layout > TYPED:
+            raise LakeFailed(
+                f"{self.store.address} was written by a later version of Onibus: use that version"
+            )
+        return found
 
     def manifest(self) -> Manifest:
         """Return the version that counts; an error if the lake has no manifest."""
@@ -242,7 +256,8 @@ class Lake:
         pq.write_table(rows.combine_chunks(), sink, compression="zstd")
         content = sink.getvalue()
         told = pq.read_metadata(pa.BufferReader(content))
-        row = _new_row(FileRow(*covered, rows.num_rows, content.size, ""), content, told, schema)
+        new = FileRow(*covered, rows.num_rows, content.size, "", schema=schema)
+        row = _new_row(table, new, content, told)
         self.store.put_new(name_of(table, row), content, "new")
         return LakeFile(name_of(table, row), row)
 
@@ -251,26 +266,58 @@ class Lake:
         one = LakeFile(name_of(table, row), row)
         content, _ = self.read(one)
         read = pq.ParquetFile(pa.BufferReader(content))
-        told = replace(row, rows=read.metadata.num_rows, size=len(content))
-        new = _new_row(told, content, read.metadata, schema_string(read.schema_arrow))
+        schema = schema_string(read.schema_arrow)
+        told = replace(row, rows=read.metadata.num_rows, size=len(content), schema=schema)
+        new = _new_row(table, told, content, read.metadata)
         self.store.give_name(one.name, name_of(table, new))
         return new
+
+    def written(self, table: str, path: str) -> FileRow | None:
+        """Return what a file has that this version wrote and no log lists; None if it is none."""
+        content = self.store.read(f"{table}/{path}") or b""
+        row = row_of(path, len(content), "")
+        if row is None or not digest_of(content).startswith(row.digest):
+            return None
+        read = pq.ParquetFile(pa.BufferReader(content))
+        schema = schema_string(read.schema_arrow)
+        told = read.metadata
+        stats = statistics(told, STATISTICS[table])
+        return replace(row, rows=told.num_rows, stats=stats, schema=schema)
 
     # --- reading ----------------------------------------------------------------------------------
 
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
         stored = self.stored_manifest()
-        if stored is not None and stored.layout == DELTA:
+        if stored is not None and stored.layout >= DELTA:
             log = self.log(table)
             if table in stored.tables:
                 self.progress(stored.tables[table], log)
+            _check_version(stored, table, log)
             rows = log.files()
         elif self.identity() is None:
             rows = list(files_found(self.store, table))
         else:
             rows = self.manifest().files.get(table, [])
         return [LakeFile(name_of(table, row), row) for row in rows]
+
+    def sets_aside(self) -> bool:
+        """Return whether messages that could not be decoded are only in the table of errors."""
+        stored = self.stored_manifest()
+        if stored is None or stored.layout < DELTA:
+            return True
+        schema = "" if stored.layout >= TYPED else self.log(MESSAGES).schema
+        return bool(schema) and not is_current(schema)
+
+    def frame(self, spark: SparkSession, table: str) -> DataFrame:
+        """Return a table as it is now, for a Spark without the package of Delta."""
+        from pyspark.sql.types import StructType
+
+        columns = StructType.fromJson(json.loads(self.log(table).schema or '{"fields": []}'))
+        paths = self.paths(table)
+        if not paths:
+            return spark.createDataFrame([], columns)
+        return spark.read.schema(columns).parquet(*paths)
 
     def paths(self, table: str) -> list[str]:
         """Return where Spark finds the files that `files` names."""
@@ -327,17 +374,27 @@ class Lake:
         newest = max((row.date for row in files), default="")
         last_of = {_day(row): row for row in files}
         added, removed = [], []
-        for group in _groups(files, size):
+        for group in _groups(files, size, table != ERRORS):
             first, last = group[0], group[-1]
             growing = last.date == newest and last == last_of[_day(last)]
             if growing and len(group) < _GROWING_MIN:
                 continue
             content = [self.read(LakeFile(name_of(table, row), row))[1] for row in group]
             covered = Covered(first.date, first.partition, first.first, last.last)
-            whole = pa.concat_tables(content, promote_options="default")
+            # Structs may have got fields since.
+            whole = pa.concat_tables(content, promote_options="permissive")
             added.append(self.write(table, whole, covered).row)
             removed += group
         return added, removed
+
+
+def _check_version(stored: Manifest, table: str, log: DeltaLog) -> None:
+    known = stored.versions.get(table, -1)
+    if log.version < known:
+        raise LakeFailed(
+            f"{log.address}/{LOG} is missing or incomplete: it has version {log.version}, and the "
+            f"lake had {known}. Restore that folder"
+        )
 
 
 def digest_of(content: bytes | pa.Buffer) -> str:
@@ -346,10 +403,11 @@ def digest_of(content: bytes | pa.Buffer) -> str:
 
 
 def _new_row(
-    row: FileRow, content: bytes | pa.Buffer, told: pq.FileMetaData, schema: str
+    table: str, row: FileRow, content: bytes | pa.Buffer, told: pq.FileMetaData
 ) -> FileRow:
     attempt = attempt_of(digest_of(content))
-    return replace(row, digest=attempt[:-8], attempt=attempt, stats=statistics(told), schema=schema)
+    stats = statistics(told, STATISTICS[table])
+    return replace(row, digest=attempt[:-8], attempt=attempt, stats=stats)
 
 
 def by_date(table: str, rows: pa.Table) -> Iterator[tuple[Covered, pa.Table]]:
@@ -375,15 +433,17 @@ def _day(row: FileRow) -> tuple[str, int]:
     return row.date, row.partition
 
 
-def _groups(files: list[FileRow], size: int) -> Iterator[list[FileRow]]:
-    """Yield neighbours that together have about `size` bytes; never one alone."""
+def _groups(files: list[FileRow], size: int, whole: bool) -> Iterator[list[FileRow]]:
+    """Yield neighbours that together have about `size` bytes; never one alone.
+
+    If files are `whole` they have every row of their range: they are not merged over a gap.
+    """
     if size < 1:
         raise InvalidArgument(f"cannot write files of {size} bytes: use a larger size")
     group: list[FileRow] = []
     for one in files:
         full = sum(member.size for member in group) + one.size > size
-        # Nothing is merged over a gap: a file has every row of its range.
-        apart = bool(group) and one.first != group[-1].last + 1
+        apart = whole and bool(group) and one.first != group[-1].last + 1
         if group and (_day(one) != _day(group[0]) or full or apart):
             if len(group) > 1:
                 yield group

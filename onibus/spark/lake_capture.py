@@ -7,8 +7,8 @@ so that a copy of the lake cannot move them unseen.
 
 A batch is a range of numbers for each partition. Its files count once the Delta log of their table
 lists them, and the readers are moved after that. Whatever is cut off leaves files that do not
-count. Messages whose bodies could not be decoded count first, in the table `errors`: a capture that
-was cut off between the two tables takes them back.
+count. What could not be decoded counts first, in the table `errors`: a capture that was cut off
+between the two tables takes it back.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from onibus.api.log import LogPositions, ReaderInfo
@@ -32,11 +34,14 @@ from onibus.core.errors import (
     ReaderTaken,
     Unknown,
 )
-from onibus.spark.delta_schema import latest_ms
+from onibus.spark.decoding.formats import BodyFormat, json_format
+from onibus.spark.delta_schema import arrow_schema, latest_ms, schema_string
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
+from onibus.spark.lake_columns import DECODED, columns_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
-from onibus.spark.lake_manifest import FOLDERS, FileRow, Gap, Progress
+from onibus.spark.lake_manifest import FOLDERS, TYPED, FileRow, Gap, Progress
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
+from onibus.spark.lake_queries import put_queries
 from onibus.spark.lake_reporting import reader_name, report_table
 from onibus.spark.lake_writer import LakeWriter
 from onibus.spark.log_reading import given_twice
@@ -46,6 +51,19 @@ IDLE_MS = 30 * 86_400_000
 
 #: The numbers of each partition that a batch has: from the first up to, without, the last.
 Ranges = Mapping[int, tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Capturing:
+    """What a task must know."""
+
+    place: str
+    entity: str
+    table: str
+    on_error: str = "rescue"
+    body: BodyFormat = field(default=BodyFormat())
+    #: by table: the columns that it has, as Delta writes them
+    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 def tables_of(entity: str) -> tuple[str, ...]:
@@ -113,7 +131,7 @@ class LakeCapture:
         elif identity is None and writer.manifest.layout == FOLDERS:
             self._adopt()
         self._check_files()
-        if writer.manifest.layout == FOLDERS:
+        if writer.manifest.layout < TYPED:
             convert(writer)
         if identity is None or self._new_identity:
             identity = self._lake.set_identity(ends)
@@ -123,11 +141,24 @@ class LakeCapture:
         self._take_back_errors()
         for table in self._tables:
             self._take_table(identity, table)
+        self._create_tables()
         writer.commit(tokens=[writer.token])
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
         # After a commit: a former writer removes nothing.
         self._lake.vacuum(writer.logs, time.time() * 1_000)
+
+    def _create_tables(self) -> None:
+        """Make tables that have no rows yet, so that every program finds each of them."""
+        errors = (ERRORS,) if MESSAGES in self._tables else ()
+        for table in (*self._tables, *errors):
+            log = self._writer.logs[table]
+            if log.version < 0:
+                columns = schema_string(columns_of(table))
+                self._writer.register(table, "CREATE TABLE", [], columns=columns)
+            elif not log.configured:
+                self._writer.register(table, "SET TBLPROPERTIES", [])
+        put_queries(self._lake.store, self._entity)
 
     def finish(self) -> None:
         """Record how far the lake is, so that a Delta log that is lost later is noticed."""
@@ -306,6 +337,28 @@ class LakeCapture:
             last,
         )
 
+    # --- bodies -----------------------------------------------------------------------------------
+
+    @property
+    def body(self) -> BodyFormat:
+        """How bodies are decoded."""
+        return self._writer.manifest.body
+
+    def decode(self, body: BodyFormat) -> None:
+        """Record how bodies are decoded from now on."""
+        if body.inferred and not body.schema:
+            # Fields that the table has stay.
+            body = json_format(body.format, self.decoded_fields(), inferred=True)
+        if body != self.body:
+            self._writer.commit(body=body)
+
+    def decoded_fields(self) -> pa.StructType:
+        """Return the fields that are decoded, or that the table has."""
+        schema = arrow_schema(self._writer.logs[MESSAGES].schema)
+        if self.body.format == "json" and self.body.fields is not None:
+            return self.body.fields
+        return schema.field(DECODED).type if DECODED in schema.names else pa.struct([])
+
     # --- batches ----------------------------------------------------------------------------------
 
     def _ends(self, table: str) -> LogPositions:
@@ -340,6 +393,12 @@ class LakeCapture:
                 until = min(until, self._client.log_reach(self._entity, partition, at, share))
             found[partition] = (at, until)
         return found if waiting else {}
+
+    def capturing(self, table: str, on_error: str) -> Capturing:
+        """Return what tasks must know to write a table's files."""
+        logs = self._writer.logs
+        schemas = {one: logs[one].schema for one in dict.fromkeys((table, ERRORS))}
+        return Capturing(self._lake.place, self._entity, table, on_error, self.body, schemas)
 
     def commit(self, table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
         """Have the files of a batch count, if they have all of its rows; then move the reader."""
@@ -421,15 +480,13 @@ def uncovered(progress: Progress, rows: Sequence[FileRow]) -> Iterator[tuple[int
 def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:
     """Refuse files that do not have each row of their ranges once."""
     found = sorted(files.get(table, []), key=lambda row: (row.partition, row.first))
-    aside = {_range(row): row.rows for row in files.get(ERRORS, [])}
     at = {partition: start for partition, (start, _) in ranges.items()}
     for row in found:
-        rows = row.rows + aside.pop(_range(row), 0)
-        if at.get(row.partition) != row.first or rows != row.last - row.first + 1:
+        if at.get(row.partition) != row.first or row.rows != row.last - row.first + 1:
             break
         at[row.partition] = row.last + 1
     else:
-        if not aside and at == {partition: end for partition, (_, end) in ranges.items()}:
+        if at == {partition: end for partition, (_, end) in ranges.items()}:
             return
     raise Failed(
         f"Spark wrote {[(row.partition, row.first, row.last) for row in found]} of {table}, but "
@@ -439,7 +496,3 @@ def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow
 
 def _latest(*times: int | None) -> int | None:
     return max((ms for ms in times if ms is not None), default=None)
-
-
-def _range(row: FileRow) -> tuple[int, int, int]:
-    return row.partition, row.first, row.last

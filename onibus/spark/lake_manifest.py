@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
+from onibus.spark.decoding.formats import BodyFormat
+
 
 class FileRow(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A file of a table: its range of the log, its rows, and the digest of its bytes."""
@@ -48,8 +50,9 @@ class Progress(msgspec.Struct, frozen=True):
     gaps: list[Gap] = []
 
 
-#: Layouts of a lake: files by date and partition, or Delta tables.
-FOLDERS, DELTA = 1, 2
+#: Layouts of a lake: files by date and partition, Delta tables, and Delta tables with the columns
+#: of lake_columns.py.
+FOLDERS, DELTA, TYPED = 1, 2, 3
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     #: tokens that the lake's readers may have: the last that was confirmed, and those since
     tokens: list[str] = []
     tables: dict[str, Progress] = {}
+    #: by table: a version that its Delta log has
+    versions: dict[str, int] = {}
+    #: how bodies are decoded
+    body: BodyFormat = BodyFormat()
     #: the files of a lake of an earlier version
     files: dict[str, list[FileRow]] = {}
 

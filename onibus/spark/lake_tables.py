@@ -33,11 +33,12 @@ class LakeTables:
     """The tables of a lake as Spark sees them."""
 
     def __init__(self, spark: SparkSession, lake: Lake, ends: Lake) -> None:
-        messages = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
-        errors = _read(spark, lake, ERRORS, _MESSAGE_COLUMNS)
+        rows = _read(spark, lake, MESSAGES, _MESSAGE_COLUMNS)
+        if lake.sets_aside():
+            rows = rows.unionByName(_read(spark, lake, ERRORS, _MESSAGE_COLUMNS))
         # Every question reads all rows: these few columns are kept, where they fit.
-        #: every row of the log, whatever its body was
-        self.rows = messages.unionByName(errors).persist()
+        #: every row of the log
+        self.rows = rows.persist()
         self.outcomes = _read(spark, ends, OUTCOMES, _OUTCOME_COLUMNS).persist()
         self.has_outcomes = bool(ends.files(OUTCOMES))
 

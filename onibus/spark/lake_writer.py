@@ -26,7 +26,7 @@ from onibus.core.errors import OnibusError
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.lake import TABLES, Lake
 from onibus.spark.lake_files import LakeBusy, LakeFailed
-from onibus.spark.lake_manifest import DELTA, FileRow, Manifest
+from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest
 
 #: How long a writer that was killed keeps others waiting.
 LEASE_S = 30.0
@@ -114,7 +114,7 @@ class LakeWriter:
                 f"{self.lake.store.address} has no manifest although it was captured: restore its "
                 "folder _manifest, or move the lake away and capture into a new one"
             )
-        return Manifest() if self.lake.about() is not None else Manifest(layout=DELTA)
+        return Manifest() if self.lake.about() is not None else Manifest(layout=TYPED)
 
     def _over(self, lease: Lease, now: float, since: float) -> bool:
         return lease.until_ms <= now * 1_000 or (now - since) * 1_000 >= lease.lease_ms
@@ -148,7 +148,7 @@ class LakeWriter:
 
     def read_logs(self) -> None:
         """Take from the Delta logs how far the tables reach."""
-        if self.manifest.layout == DELTA:
+        if self.manifest.layout >= DELTA:
             tables = {
                 table: self.lake.progress(progress, self.logs[table])
                 for table, progress in self.manifest.tables.items()
@@ -157,7 +157,9 @@ class LakeWriter:
 
     def commit(self, **changes: Any) -> None:
         """Make the next version of the manifest, with these fields changed."""
-        following = replace(self.manifest, version=self.manifest.version + 1, **changes)
+        versions = {table: log.version for table, log in self.logs.items()}
+        version = self.manifest.version + 1
+        following = replace(self.manifest, version=version, versions=versions, **changes)
         if not self.lake.put_manifest(following):
             raise self._replaced()
         self.manifest = following
@@ -185,10 +187,13 @@ class LakeWriter:
         reached: Mapping[str, int] | None = None,
         *,
         same_rows: bool = False,
+        columns: str = "",
     ) -> None:
         """Have files of a table count, and others not, by a commit of its Delta log."""
         self.check_holder()
-        self.logs[table].commit(operation, add, remove, reached, same_rows=same_rows)
+        self.logs[table].commit(
+            operation, add, remove, reached, same_rows=same_rows, columns=columns
+        )
         self.read_logs()
 
     def _renew(self) -> None:

@@ -108,6 +108,7 @@ class ReadOptions(Connection):
     columns: tuple[str, ...] | None = None
     body_format: str = "binary"
     body_schema: str | None = None
+    properties_format: str = "json"
     messages_per_task: int = 100_000
     fail_on_gap: bool = True
     #: refuses an entity that was recreated
@@ -234,6 +235,7 @@ READ: Table = {
     "columns": ("columns", _names),
     "bodyFormat": ("body_format", _one_of("binary", "text", "json")),
     "bodySchema": ("body_schema", _text),
+    "propertiesFormat": ("properties_format", _one_of("json", "map")),
     "messagesPerTask": ("messages_per_task", _whole(1, CLAIM_COUNT_MAX * 100)),
     "failOnGap": ("fail_on_gap", _truth),
     "incarnation": ("incarnation", _MANY),

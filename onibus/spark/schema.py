@@ -6,7 +6,8 @@ points in time are timestamps here and have no `_ms` at their end:
     enqueued_time, expires_at, scheduled_enqueue_time, and the `time` of an outcome
 
 `properties` are JSON text, as the HTTP API has them: {"binary": base64} and {"time": ISO 8601}
-stand for what JSON has no word for. A row that is written has the same columns.
+stand for what JSON has no word for. A row that is written has the same columns. Option
+propertiesFormat=map gives them as a map of strings, with a map of types (property_maps.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -97,6 +99,13 @@ SERVER_NAMES = {
 }
 
 
+#: Properties as maps: their values, and the types of these.
+PROPERTY_MAPS: dict[str, DataType] = {
+    "properties": MapType(StringType(), StringType()),
+    "property_types": MapType(StringType(), StringType()),
+}
+
+
 def spark_schema(columns: Mapping[str, DataType]) -> StructType:
     """Return columns as Spark has them. All may be null, as in tables that are read from files."""
     return StructType([StructField(name, kind) for name, kind in columns.items()])
@@ -104,10 +113,19 @@ def spark_schema(columns: Mapping[str, DataType]) -> StructType:
 
 def known_columns(options: ReadOptions) -> dict[str, DataType]:
     """Return all columns that a read can give, bodies as they are."""
-    if options.mode == "queue":
-        return CLAIMED
     tables = {"messages": LOG, "outcomes": OUTCOMES, "present": PRESENT}
-    return tables.get(options.table, DEAD_LETTERED)
+    found = CLAIMED if options.mode == "queue" else tables.get(options.table, DEAD_LETTERED)
+    if options.properties_format == "json" or "properties" not in found:
+        return found
+    return with_property_maps(found)
+
+
+def with_property_maps(columns: Mapping[str, DataType]) -> dict[str, DataType]:
+    """Return columns with properties as maps, in their place."""
+    found: dict[str, DataType] = {}
+    for name, kind in columns.items():
+        found |= PROPERTY_MAPS if name == "properties" else {name: kind}
+    return found
 
 
 def schema_of(options: ReadOptions) -> str:

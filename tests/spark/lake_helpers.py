@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from onibus.client import Client
 from onibus.core.message import Message
 from onibus.spark.batch_reading import batch_reader
-from onibus.spark.jobs.capture import Captured, capture_by, capturing, written
+from onibus.spark.decoding.formats import BodyFormat
+from onibus.spark.jobs.capture import Captured, capture_by, written
 from onibus.spark.lake import KEEP_MS, MESSAGES, NUMBERS, Lake
-from onibus.spark.lake_capture import Ranges
+from onibus.spark.lake_capture import Capturing, Ranges
 from onibus.spark.lake_manifest import FileRow
 from onibus.spark.options import Position, ReadOptions, read_options
 from onibus.spark.schema import known_columns, spark_schema
@@ -54,10 +56,13 @@ class Captures:
         """
         lake = self.lake(place)
         options = replace(self.options, max_messages_per_trigger=most)
-        files = self._files(options, self.lake(written_to or place), bad)
+        files = self._files(options, bad)
+        if bad is not None:
+            given.setdefault("body", BodyFormat(format="text"))
 
-        def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
-            found = files(table, incarnation, ranges)
+        def run(what: Capturing, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
+            there = replace(what, place=self.lake(written_to or place).place)
+            found = files(there, incarnation, ranges)
             if crash == "written":
                 raise Crash
             return found
@@ -66,12 +71,13 @@ class Captures:
         return capture_by(run, options, lake, **given)
 
     def _files(
-        self, options: ReadOptions, lake: Lake, bad: Callable[[int], bool] | None
-    ) -> Callable[[str, int, Ranges], dict[str, list[FileRow]]]:
-        def run(table: str, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
+        self, options: ReadOptions, bad: Callable[[int], bool] | None
+    ) -> Callable[[Capturing, int, Ranges], dict[str, list[FileRow]]]:
+        def run(what: Capturing, incarnation: int, ranges: Ranges) -> dict[str, list[FileRow]]:
             given = replace(
                 options,
-                table=table,
+                table=what.table,
+                properties_format="map",
                 incarnation=incarnation,
                 max_messages_per_trigger=None,
                 starting_position=Position("earliest", {p: s for p, (s, _) in ranges.items()}),
@@ -80,10 +86,9 @@ class Captures:
             )
             reader = batch_reader(given, spark_schema(known_columns(given)))
             found: dict[str, list[FileRow]] = {}
-            what = capturing(lake, table, "dead-letter")
             for part in reader.partitions():
                 rows = pa.Table.from_batches(list(reader.read(part)))
-                if bad is not None and table == MESSAGES:
+                if bad is not None and what.table == MESSAGES:
                     rows = with_bad_bodies(rows, bad)
                 for one in written(what, rows).to_pylist():
                     name, *row = one.values()
@@ -107,11 +112,10 @@ class Captures:
 
 
 def with_bad_bodies(rows: pa.Table, bad: Callable[[int], bool]) -> pa.Table:
-    """Return rows as Spark gives them to tasks that decode bodies."""
+    """Return rows in which some bodies are not UTF-8."""
     wrong = [bad(number) for number in rows.column("sequence_number").to_pylist()]
-    return rows.append_column("_raw_body", rows.column("body")).append_column(
-        "_wrong", pa.array(wrong)
-    )
+    body = pc.if_else(pa.array(wrong), b"\xff", rows.column("body"))
+    return rows.set_column(rows.column_names.index("body"), "body", body)
 
 
 def data_files(folder: Path) -> list[str]:

@@ -167,8 +167,8 @@ def repeated(rows: pa.Table, chance: random.Random) -> pa.Table:
 
 
 def altered(rows: pa.Table, chance: random.Random) -> pa.Table:
-    column = "body" if "body" in rows.column_names else "outcome"
-    other = pa.scalar(b"other" if column == "body" else "purged")
+    column = next(one for one in ("body", "outcome", "problem") if one in rows.column_names)
+    other = pa.scalar("purged")
     at = chance.randrange(rows.num_rows)
     mask = pa.array([one == at for one in range(rows.num_rows)])
     changed = pc.if_else(mask, other.cast(rows.schema.field(column).type), rows[column])

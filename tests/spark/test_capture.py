@@ -35,7 +35,7 @@ class Case:
         self.lake = Lake(self.folder, entity)
 
     def capture(
-        self, *, body: str | None = None, on_error: str = "suspend", **options: str
+        self, *, body: str | None = None, on_error: str = "rescue", **options: str
     ) -> Captured:
         source = self.source | options
         return capture(self._spark, source, self.folder, body=body, on_error=on_error)
@@ -135,15 +135,18 @@ def test_bodies_that_cannot_be_decoded(case: Case, spark: SparkSession) -> None:
     for number, body in enumerate((b'{"n": 1}', b"no JSON", b'{"n": 3}'), 1):
         case.client.send(case.entity, Message(body=body, session_id="s", message_id=f"m{number}"))
     with pytest.raises(PySparkException, match="the body of message 2 of"):
-        case.capture(body="n INT")
+        case.capture(body="n INT", on_error="suspend")
     assert case.numbers() == []
-    done = case.capture(body="n INT", on_error="dead-letter")
-    assert (done.messages, done.errors) == (2, 1)
+    done = case.capture()
+    assert (done.messages, done.errors) == (3, 1)
     [file] = case.lake.files(MESSAGES)
     _, table = case.lake.read(file)
-    assert table.column("body").to_pylist() == [{"n": 1}, {"n": 3}]
+    assert table.column("decoded").to_pylist() == [{"n": 1}, None, {"n": 3}]
+    assert table.column("body").to_pylist()[1] == b"no JSON"
     [errors] = case.lake.files(ERRORS)
-    assert case.lake.read(errors)[1].column("body").to_pylist() == [b"no JSON"]
+    [error] = case.lake.read(errors)[1].to_pylist()
+    assert (error["sequence_number"], error["message_id"], error["field"]) == (2, "m2", None)
+    assert "is not JSON" in error["problem"]
     assert case.audit().passed
 
 

@@ -62,3 +62,49 @@ def test_each_program_reads_each_row_once_with_its_columns(
         joined = "SELECT count(*) FROM orders JOIN ends USING (partition, sequence_number)"
         assert connection.execute(joined).fetchone() == (60,)
     assert found == [one for one in wanted if one[0] < half]
+
+
+@pytest.mark.promise("R9")
+def test_the_queries_of_a_lake_run_in_each_program(
+    bus: tuple[ServerThread, Client], tmp_path: Path
+) -> None:
+    server, client = bus
+    client.create_queue("orders")
+    client.send_batch("orders", [Message(body=b"%d" % at) for at in range(5)])
+    captures = Captures(server.connection_string, "orders")
+    # The broker keeps outcomes once the lake has a reader.
+    captures.run(tmp_path)
+    with client.receiver("orders") as receiver:
+        held = receiver.receive(4)
+        receiver.complete(held[0])
+        receiver.dead_letter(held[1], reason="NoStock", description="none left")
+        receiver.dead_letter(held[2], reason="Gone")
+    with client.receiver("orders", dead_letters=True) as receiver:
+        receiver.complete(*[one for one in receiver.receive(2) if one.body == b"2"])
+    captures.run(tmp_path)
+    lake = captures.lake(tmp_path)
+    wanted = {
+        1: ("completed", None), 2: ("dead-lettered", "NoStock"), 3: ("completed", "Gone"),
+        4: ("present", None), 5: ("present", None),
+    }  # fmt: skip
+    state = Path(lake.address("queries"), "state.sql").read_text()
+    dead = Path(lake.address("queries"), "dead_lettered.sql").read_text()
+    tables = {name: DeltaTable(lake.address(name)) for name in (MESSAGES, OUTCOMES)}
+
+    with duckdb.connect() as connection:
+        for name, table in tables.items():
+            connection.register(name, table.to_pyarrow_dataset())
+        frame = connection.execute(state).df()
+        found = {
+            number: (kind, reason if isinstance(reason, str) else None)
+            for number, kind, reason in zip(
+                frame["sequence_number"], frame["state"], frame["dead_letter_reason"], strict=True
+            )
+        }
+        assert found == wanted
+        assert connection.execute(dead).df()["dead_letter_description"].tolist() == ["none left"]
+
+    lazy = polars.SQLContext({name: polars.scan_delta(lake.address(name)) for name in tables})
+    rows = lazy.execute(state).select("sequence_number", "state", "dead_letter_reason").collect()
+    assert {number: (kind, reason) for number, kind, reason in rows.rows()} == wanted
+    assert lazy.execute(dead).collect()["sequence_number"].to_list() == [2]

@@ -18,7 +18,8 @@ from tests.source_tree import ROOT, text_of
 from tests.spark.test_readme import environment_elsewhere
 from tests.test_docs import FENCE
 
-PAGES = [f"docs/{name}.md" for name in ("spark", "spark-writing", "spark-operators", "pipeline")]
+_NAMES = ("spark", "spark-writing", "spark-operators", "pipeline", "lake")
+PAGES = [f"docs/{name}.md" for name in _NAMES]
 #: Blocks that run elsewhere: a server and clusters (test_pipeline_page.py), and a project.
 SHOWN = {"bash", "text"}
 
@@ -26,8 +27,8 @@ SHOWN = {"bash", "text"}
 def steps(port: int) -> list[tuple[str, int, str, str]]:
     """Return all examples in the order in which they run.
 
-    Those in Python come first, since commands stop the session of the process. Those of the
-    pipeline come last, since they read the lake that its commands captured.
+    Those in Python come first, since commands stop the session of the process. Those of the lake
+    come last, since they read what the commands captured.
     """
     found = []
     for page in PAGES:
@@ -44,9 +45,11 @@ def steps(port: int) -> list[tuple[str, int, str, str]]:
     found.append(("README.md", line, "sh", textwrap.dedent(capture)))
 
     def turn(one: tuple[str, int, str, str]) -> int:
+        of_lake = one[0] == PAGES[-1]
         if one[2] != "pyspark":
-            return 1
-        return 2 if one[0] == PAGES[-1] else 0
+            # Before a capture of every queue, which decodes nothing.
+            return 1 if of_lake else 2
+        return 3 if of_lake else 0
 
     return sorted(found, key=turn)
 
@@ -82,6 +85,9 @@ def test_each_example_runs_as_printed(tmp_path: Path) -> None:
             for queue in ("orders", "jobs", "totals", "orders-again", "books"):
                 client.create_queue(queue)
                 client.send_batch(queue, [Message(body=b"%d" % at) for at in range(3)])
+            client.create_queue("payments")
+            payments = (b'{"id": 1, "total": 2.5}', b'{"id": 2}', b"no JSON")
+            client.send_batch("payments", [Message(body=body) for body in payments])
         wanted = steps(server.port)
         done = subprocess.run(
             [sys.executable, str(ROOT / "tests" / "spark" / "page_runner.py")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ async def fill(bus: Bus) -> None:
     await _sessions(bus)
     await _topics(bus)
     await _log_and_pipeline(bus)
+    await _documents(bus)
 
 
 async def _queues(bus: Bus) -> None:
@@ -123,6 +125,29 @@ async def _log_and_pipeline(bus: Bus) -> None:
     await bus.stage_arrow(
         "bulk", staged, batch=1, lease_ms=300 * DAY_MS, **names | {"task": COLUMNS_TASK}
     )
+
+
+async def _documents(bus: Bus) -> None:
+    """Send JSON bodies, some of them invalid, with properties of every type."""
+    await bus.create_queue("documents", retention_ms=7 * DAY_MS)
+    moment = datetime(2026, 5, 1, 12, 30, 0, 250_000, UTC)
+    kinds: dict[str, Any] = {
+        "text": "é", "whole": 2**60, "real": 0.1, "yes": True, "bytes": b"\x00\xff", "at": moment,
+        "nothing": None,
+    }  # fmt: skip
+    bodies = [b'{"id": %d, "total": %d.5}' % (at, at) for at in range(8)]
+    bodies += [b"not JSON", b"\xff\xfe", b'{"id": "no number", "total": 1.0}', b""]
+    await bus.send_batch(
+        "documents",
+        [
+            Message(body=body, message_id=f"d-{at}", properties=kinds if at % 2 else {})
+            for at, body in enumerate(bodies)
+        ],
+    )
+    documents = bus.receiver("documents")
+    held = await documents.receive(4)
+    await documents.complete(held[0], held[1])
+    await documents.dead_letter(held[2], reason="bad", description="as a fixture")
 
 
 #: Fields that say when something ends or how old it is: they follow the clock.

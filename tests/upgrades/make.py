@@ -13,18 +13,25 @@ import gzip
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 import tempfile
 import time
 from pathlib import Path
 
 from onibus import Bus
+from onibus.spark.jobs.capture import capture
+from onibus.spark.session import spark_session
 from tests.server.processes import served
 from tests.upgrades.contents import STORES, fill, listed
 
-CAPTURED = ("orders", "news", "news/subscriptions/all")
+#: Entities, and the options of their captures.
+CAPTURED: dict[str, dict[str, str]] = {
+    "orders": {},
+    "news": {},
+    "news/subscriptions/all": {},
+    "plain": {"body": "text"},
+    "documents": {"body": "id INT, total DOUBLE", "on_error": "dead-letter"},
+}
 
 
 def main() -> None:
@@ -54,14 +61,12 @@ def _capture(data: Path, lake: Path) -> None:
     places = "".join(f"{name} = {json.dumps(str(data))}\n" for name in STORES)
     config.write_text(f"[stores]\n{places}")
     with served("--data", data, "--config", config) as server:
-        for entity in CAPTURED:
-            subprocess.run(
-                [
-                    *(sys.executable, "-m", "onibus", "pipeline", "capture", entity),
-                    *("--lake", str(lake), "--connect", server.ready["development"]),
-                ],
-                check=True,
-            )
+        # One session for all: what the bus remembers for five minutes must be there afterwards.
+        spark = spark_session()
+        for entity, options in CAPTURED.items():
+            source = {"connection": server.ready["development"], "entity": entity}
+            capture(spark, source, str(lake), **options)  # type: ignore[arg-type]
+        spark.stop()
         server.stop(signal.SIGKILL)
 
 

@@ -125,7 +125,7 @@ class PreparedBatch:
 
     @property
     def placing(self) -> pa.RecordBatch:
-        """What decides where rows go: their sessions, partition keys and times."""
+        """The columns that decide where rows go: their sessions, partition keys and times."""
         if self._placing is None:
             self._placing = self.columns.select(_PLACING.names)
         return self._placing

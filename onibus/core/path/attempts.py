@@ -37,7 +37,7 @@ def _write(subscription: Subscription, attempt_id: str, attempt: Attempt, out: W
 
 
 def forget_attempt(subscription: Subscription, attempt_id: str, out: WriteBatch) -> None:
-    """The time of a receive is over."""
+    """Forget a receive whose time is over."""
     subscription.attempts.pop(attempt_id, None)
     out.delete(ATTEMPTS, (*subscription.key, attempt_id))
 

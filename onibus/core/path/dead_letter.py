@@ -34,7 +34,7 @@ def dead_letter(
 
 
 def too_many_deliveries(subscription: Subscription, ordinal: int, out: WriteBatch) -> None:
-    """A message was delivered as often as its entity allows."""
+    """Dead-letter a message that reached the delivery limit of its entity."""
     count = subscription.settings.max_delivery_count
     text = f"Message could not be consumed after {count} delivery attempts."
     dead_letter(subscription, ordinal, TOO_MANY_DELIVERIES, text, out)
@@ -43,7 +43,7 @@ def too_many_deliveries(subscription: Subscription, ordinal: int, out: WriteBatc
 def expire_message(
     subscription: Subscription, ordinal: int, out: WriteBatch, taken: bool = False
 ) -> None:
-    """A message has outlived its time to live (B2)."""
+    """Expire a message that has outlived its time to live (B2)."""
     if subscription.settings.dead_letter_on_expiration:
         dead_letter(subscription, ordinal, EXPIRED, EXPIRED_TEXT, out, taken)
     else:

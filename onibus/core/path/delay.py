@@ -34,7 +34,7 @@ def delays(
 def delay(
     subscription: Subscription, ordinal: int, due: int, session_id: str | None, out: WriteBatch
 ) -> None:
-    """A message has been accepted that cannot be received yet."""
+    """Mark an accepted message that cannot be received yet."""
     mark = subscription.marks.hot[ordinal] = Mark(State.DELAYED)
     mark.due = due
     subscription.counts[State.DELAYED] += 1

@@ -323,7 +323,7 @@ def _show(partition: Partition, block: Placed, out: WriteBatch) -> None:
 def note_duplicate(
     partition: Partition, message_id: str | None, ordinal: int, now: int, out: WriteBatch
 ) -> None:
-    """A message was dropped: it repeats the one with that ordinal."""
+    """Record a dropped message, which repeats the one with that ordinal."""
     slot = partition.duplicates % DUPLICATES_LISTED_MAX
     partition.duplicates += 1
     partition.subscription.tally.duplicates += 1

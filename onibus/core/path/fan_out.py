@@ -79,19 +79,19 @@ class Share:
         self.gaps: Spans
 
     def lay_over(self, at: int, overlay: bytes) -> None:
-        """The subscription sees a message changed."""
+        """Record the changes of a message that the subscription sees."""
         if self.overlays is None:
             self.overlays = {}
         self.overlays[at] = overlay
 
     def kill(self, at: int, reason: str, description: str) -> None:
-        """A message is dead-lettered from the start."""
+        """Dead-letter a message on arrival."""
         if self.dead is None:
             self.dead = {}
         self.dead.setdefault(at, (reason, description))
 
     def copy(self, message: Message, at: int) -> None:
-        """The subscription gets a further copy of a message."""
+        """Give the subscription a further copy of a message."""
         if self.copies is None:
             self.copies = []
         self.copies.append(Copy(message, self.subscription.number, at))
@@ -352,7 +352,7 @@ def _act(rule: CompiledRule, subject: Subject) -> Message:
 
 
 def _fail(share: Share, at: int, error: FilterFailed) -> None:
-    """A rule cannot be evaluated on a message."""
+    """Handle a rule that cannot be evaluated on a message."""
     if share.subscription.settings.dead_letter_on_filter_error:
         share.positions.append(at)
         share.kill(at, FILTER_FAILED, str(error))
@@ -386,7 +386,7 @@ def _arrive_dead(
     overlay: bytes | None,
     out: WriteBatch,
 ) -> None:
-    """A message has arrived that cannot be delivered here."""
+    """Dead-letter a message that has arrived and cannot be delivered here."""
     mark = Mark(State.DEAD_LETTERED, reason=reason, description=description, overlay=overlay)
     subscription.marks.hot[ordinal] = mark
     subscription.counts[State.DEAD_LETTERED] += 1

@@ -354,7 +354,7 @@ def _hold_again(subscription: Subscription, ordinal: int, until: int, hold: Hold
 
 
 def _carry(subscription: Subscription, hold: Hold) -> None:
-    """A hold is carried by the lock of its session."""
+    """Attach a hold to the lock of its session."""
     assert hold.session is not None
     lock = subscription.sessions.get(hold.session).lock
     if lock is None:

@@ -426,7 +426,7 @@ class Connection:
             session.end(error.condition, error.description)
 
     def passed_over(self, state: Any) -> None:
-        """What the peer said comes to no node."""
+        """Handle a frame that reaches no node."""
         if state is not None:
             self.application.passed_over(state)
 
@@ -448,7 +448,7 @@ class Connection:
             self._end()
 
     def lost(self) -> None:
-        """The peer is gone."""
+        """Handle the loss of the peer."""
         if self.state is not State.CLOSED:
             self._end()
 

@@ -87,7 +87,7 @@ class Node(Protocol):
     """What a link leads to."""
 
     def received(self, delivery: Delivery) -> None:
-        """A client has sent something."""
+        """Handle a delivery of a client."""
 
     def flowed(self, link: OutgoingLink) -> None:
         """Handle a flow: the client has changed its credit."""

@@ -178,7 +178,7 @@ class AmqpProtocol(asyncio.Protocol):
         return self._turn_begun
 
     def _end_turn(self) -> None:
-        """The others have had their turn."""
+        """Continue reading: other clients have had their turn."""
         self._turn_begun = None
         if not self._over:
             self._catch_up()

@@ -173,7 +173,7 @@ class WebSocketBridge(asyncio.Protocol):
         self._say(Opcode.BINARY, data)
 
     def end(self) -> None:
-        """The AMQP connection is over."""
+        """Close the stream: the AMQP connection has ended."""
         self._close(_code(_GOING_AWAY))
 
     def _say(self, opcode: Opcode, content: bytes) -> None:

@@ -96,12 +96,12 @@ class SqsError(Exception):
 
 
 def missing(name: str) -> SqsError:
-    """A parameter that must be there is not."""
+    """Return the error for a missing parameter."""
     return SqsError(MISSING_PARAMETER, f"The request must contain the parameter {name}.")
 
 
 def invalid(name: str, value: object, reason: str) -> SqsError:
-    """A parameter has a value that it cannot have."""
+    """Return the error for an invalid value of a parameter."""
     text = f"Value {value} for parameter {name} is invalid. Reason: {reason}"
     return SqsError(INVALID_PARAMETER, text)
 

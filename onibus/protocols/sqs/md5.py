@@ -29,7 +29,7 @@ class Digests:
         self._older: dict[tuple[int, int], str] = {}
 
     def note(self, incarnation: int, number: int, digest: str) -> None:
-        """A body was stored, in that queue and under that number."""
+        """Note the digest of a body stored in that queue under that sequence number."""
         self._younger[incarnation, number] = digest
         if len(self._younger) >= DIGESTS_KEPT:
             self._older, self._younger = self._younger, {}

@@ -142,6 +142,8 @@ class _Audit:
         #: what the manifest says of each table, and the files of all of them
         self._tables: dict[str, Progress] = {}
         self.places: list[Place] = []
+        #: the tables that have messages: in earlier lakes some are in that of errors only
+        self._with_messages: tuple[str, ...] = (MESSAGES,)
         #: manifests that cannot be read
         self.damaged: list[str] = []
         self._looked: list[Looked] = []
@@ -167,6 +169,8 @@ class _Audit:
                 if table != ERRORS:
                     missing[f"{lake.store.address} has no rows of {lake.entity!r}"] = None
                 continue
+            if table == MESSAGES and lake.sets_aside():
+                self._with_messages = (MESSAGES, ERRORS)
             self.places += [(lake, table, one) for one in files]
             known = lake.manifest().tables if "identity" in about else _earlier(table, files)
             if table in known:
@@ -253,9 +257,9 @@ class _Audit:
         )
 
     def _set_aside(self) -> set[int]:
-        """Return the numbers of messages whose bodies could not be decoded."""
+        """Return the numbers of messages that are in the table of errors only."""
         found: set[int] = set()
-        for lake, _, one in self._of(ERRORS):
+        for lake, _, one in self._of(ERRORS) if ERRORS in self._with_messages else ():
             numbers = lake.read(one, ["sequence_number"])[1].column(0)
             found.update(numbers.to_pylist())
         return found
@@ -263,7 +267,7 @@ class _Audit:
     def check_rows(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:
         """Sessions, duplicates and ends."""
         broker = self.broker
-        reading.load(self._of(MESSAGES, ERRORS), self._of(OUTCOMES))
+        reading.load(self._of(*self._with_messages), self._of(OUTCOMES))
         self._on_progress("checking sessions")
         yield from _findings(reading.sessions(), checks.SESSIONS)
         if broker is not None and broker.window_ms is not None:
@@ -366,7 +370,7 @@ class _Audit:
         def rows(*tables: str) -> int:
             return sum(looked.rows for place, looked in pairs if place[1] in tables)
 
-        messages = rows(MESSAGES, ERRORS)
+        messages = rows(*self._with_messages)
         if self.places and not messages:
             incomplete = (*incomplete, "nothing to check: the lake has no messages")
         return Verdict(

@@ -5,9 +5,9 @@ its tasks write the files of their ranges. One commit of the table's Delta log h
 tasks returned, and no others: that makes rows appear once. No row comes to the driver, and a batch
 has no function of the driver in it, so it runs over Spark Connect as well.
 
-Bodies are captured as they are, or decoded (`body`). One that cannot be decoded suspends the
-capture, or is set aside in the table `errors`: without its content (skip), or with it
-(dead-letter).
+Bodies are captured as they are. They can be decoded as well (onibus/spark/decoding), as the lake
+records. A field that cannot be decoded is null, with a row in the table `errors` (rescue), or it
+suspends the capture.
 """
 
 from __future__ import annotations
@@ -15,27 +15,31 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec.structs import astuple
 
 from onibus.core.errors import InvalidArgument
 from onibus.spark.bodies import BadBody
+from onibus.spark.body_sampling import sampled
+from onibus.spark.decoding.formats import BodyFormat, body_format, decoder_of, json_format
+from onibus.spark.decoding.json_bodies import inferred
+from onibus.spark.decoding.values import Problem
 from onibus.spark.delta_schema import evolved, schema_string
 from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
-from onibus.spark.lake_capture import LakeCapture, Ranges, tables_of
+from onibus.spark.lake_capture import Capturing, LakeCapture, Ranges, tables_of
+from onibus.spark.lake_columns import DECODED, ERROR_COLUMNS, is_current
 from onibus.spark.lake_manifest import FileRow
 from onibus.spark.lake_reserving import release
 from onibus.spark.lake_writer import WAIT_S, LakeWriter
 from onibus.spark.options import ReadOptions, read_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 #: Files are merged into ones of about this size.
 FILE_SIZE = 128 << 20
@@ -59,9 +63,7 @@ _WRITTEN_DDL = (
     "table string, date string, partition int, first long, last long, rows long, size long, "
     "digest string, attempt string, stats string, schema string"
 )
-#: Columns that only tasks see: what a decoded body was, and what was wrong with it.
-_RAW, _WRONG = "_raw_body", "_wrong"
-_ERROR_MODES = ("suspend", "skip", "dead-letter")
+_ERROR_MODES = ("rescue", "suspend")
 #: Options that say how much a batch has; a batch read does not take them.
 _LIMITS = ("maxmessagespertrigger", "maxbytespertrigger")
 
@@ -72,7 +74,7 @@ class Captured:
 
     messages: int = 0
     outcomes: int = 0
-    #: rows whose body could not be decoded
+    #: fields and bodies that could not be decoded
     errors: int = 0
     files: int = 0
     size_bytes: int = 0
@@ -81,18 +83,6 @@ class Captured:
     seconds: float = 0.0
     #: how many rows the log had beyond the lake when the last batch was planned
     behind: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Capturing:
-    """What a task must know."""
-
-    place: str
-    entity: str
-    table: str
-    on_error: str
-    #: by table: the columns that it has, as Delta writes them
-    schemas: Mapping[str, str] = field(default_factory=dict)
 
 
 def capture(
@@ -104,7 +94,9 @@ def capture(
     interval_s: float = 10.0,
     outcomes: bool = True,
     body: str | None = None,
-    on_error: str = "suspend",
+    schema: str | None = None,
+    message_type: str | None = None,
+    on_error: str = "rescue",
     file_size: int = FILE_SIZE,
     accept_gap: bool = False,
     new_identity: bool = False,
@@ -116,9 +108,13 @@ def capture(
     """Capture an entity into a lake, up to its end now or until `stopped`.
 
     `spark` may be a function, which is called once there are rows to capture. `source` are the
-    options of the format onibus: connection, entity, maxMessagesPerTrigger and so on. `body` is
-    None for bodies as they are, "text", or the fields of JSON bodies as Spark writes a schema
-    ("total DOUBLE, items ARRAY<STRING>"). Start it again at any time: it continues.
+    options of the format onibus: connection, entity, maxMessagesPerTrigger and so on. Start it
+    again at any time: it continues.
+
+    `body` is how bodies are decoded from now on: none, text, json, avro, protobuf or cloudevents;
+    None for what the lake records. `schema` has the fields of JSON ("total DOUBLE"), or names the
+    file of a schema; without it the fields of JSON are inferred. `message_type` is the Protobuf
+    message. What cannot be decoded is rescued, or `on_error` is suspend.
 
     A lake has one writer: another waits `wait_s` and is then refused. Rows that the lake lacks and
     the log no longer has are a LogGap, which `accept_gap` records instead. `new_identity` makes a
@@ -129,9 +125,11 @@ def capture(
     options = read_options(source)
     where = Lake(lake, options.entity)
     return capture_by(
-        partial(_run, spark, dict(source), where, body, on_error),
+        partial(_run, spark, dict(source)),
         options,
         where,
+        body=body_format(body, schema, message_type),
+        on_error=on_error,
         interval_s=interval_s if continuous else None,
         outcomes=outcomes,
         file_size=file_size,
@@ -144,8 +142,8 @@ def capture(
     )
 
 
-#: Has the files of a batch written: of a table, an incarnation and ranges. Returns them by table.
-Run = Callable[[str, int, Ranges], dict[str, list[FileRow]]]
+#: Has the files of a batch written: of an incarnation and ranges. Returns them by table.
+Run = Callable[[Capturing, int, Ranges], dict[str, list[FileRow]]]
 
 
 def capture_by(
@@ -153,6 +151,8 @@ def capture_by(
     options: ReadOptions,
     where: Lake,
     *,
+    body: BodyFormat | None = None,
+    on_error: str = "rescue",
     interval_s: float | None = None,
     outcomes: bool = True,
     file_size: int = FILE_SIZE,
@@ -168,6 +168,8 @@ def capture_by(
     with options.client() as client:
         # An entity that does not exist leaves no folder behind.
         where.check_entity(client.log_positions(options.entity, log=tables[0]))
+        if body is not None:
+            _check_body(where, body)
         where.use_new_folder()
         with LakeWriter(where, wait_s=wait_s, on_wait=on_wait) as writer:
             given = LakeCapture(
@@ -175,8 +177,10 @@ def capture_by(
             )
             given.prepare()
             release(client, where.place, options.entity)
+            if body is not None:
+                given.decode(body)
             job = _Capture(given, options, run, on_progress, stopped)
-            job.file_size = file_size
+            job.file_size, job.on_error = file_size, on_error
             for _ in _rounds(interval_s, stopped):
                 # The outcome of a message is captured after the message.
                 for table in tables:
@@ -185,6 +189,14 @@ def capture_by(
                 job.compact(table)
             given.finish()
     return replace(job.done, seconds=time.monotonic() - job.started)
+
+
+def _check_body(lake: Lake, body: BodyFormat) -> None:
+    """Reject a format whose columns contradict those of the lake, before anything is written."""
+    decoder, schema = decoder_of(body), lake.log(MESSAGES).schema
+    kind = pa.struct([]) if decoder is None else decoder.kind
+    if body.format != "none" and schema and is_current(schema):
+        evolved(schema, schema_string(pa.schema({DECODED: kind})), lake.address(MESSAGES))
 
 
 def _rounds(interval_s: float | None, stopped: Callable[[], bool]) -> Iterator[None]:
@@ -204,6 +216,7 @@ class _Capture:
     """A capture under way, on the driver."""
 
     file_size = FILE_SIZE
+    on_error = "rescue"
 
     def __init__(
         self,
@@ -229,20 +242,29 @@ class _Capture:
         if most is None and table == OUTCOMES:
             most = BATCH_OUTCOMES
         size = self._options.max_bytes_per_trigger or BATCH_BYTES
-        waiting = self._lake.plan(table, target).values()
-        self.done = replace(self.done, behind=sum(end - start for start, end in waiting))
+        waiting = self._lake.plan(table, target)
+        self.done = replace(self.done, behind=sum(end - at for at, end in waiting.values()))
         self._on_progress(self.done)
+        if table == MESSAGES and self._lake.body.inferred and waiting:
+            self._infer(waiting)
         while not self._stopped():
             ranges = self._lake.plan(table, target, most, size)
             if not ranges:
                 return
             behind = sum(max(target[at] - end, 0) for at, (_, end) in ranges.items())
-            files = self._run(table, self._lake.incarnation, ranges)
+            what = self._lake.capturing(table, self.on_error)
+            files = self._run(what, self._lake.incarnation, ranges)
             self._lake.commit(table, ranges, files)
             self._add(files, behind)
             self._batches += 1
             if self._batches % _BATCHES_A_COMPACTION == 0:
                 self.compact(table)
+
+    def _infer(self, ranges: Ranges) -> None:
+        """Add the fields of a sample of new bodies to those that are decoded."""
+        sample = sampled(self._options, self._lake.incarnation, ranges)
+        fields = inferred(sample, self._lake.decoded_fields())
+        self._lake.decode(json_format("json", fields, inferred=True))
 
     def _add(self, files: Mapping[str, list[FileRow]], behind: int) -> None:
         """Add what a batch wrote."""
@@ -271,61 +293,31 @@ _COUNTED = (MESSAGES, OUTCOMES, ERRORS)
 def _run(
     spark: SparkSession | Callable[[], SparkSession],
     source: dict[str, str],
-    lake: Lake,
-    body: str | None,
-    on_error: str,
-    table: str,
+    what: Capturing,
     incarnation: int,
     ranges: Ranges,
 ) -> dict[str, list[FileRow]]:
     """Have Spark read a batch and write its files; return what it wrote, by table."""
     given = {name: value for name, value in source.items() if name.lower() not in _LIMITS}
     given |= {
-        "table": table,
+        "table": what.table,
         "incarnation": str(incarnation),
         "startingPosition": json.dumps({at: start for at, (start, _) in ranges.items()}),
         "endingPosition": json.dumps({at: end for at, (_, end) in ranges.items()}),
         "failOnGap": "true",
         "pushdown": "false",
+        "propertiesFormat": "map",
     }
-    what = capturing(lake, table, on_error)
 
     def run() -> list[Any]:
         session = spark() if callable(spark) else spark
         rows = session.read.format("onibus").options(**given).load()
-        if table == MESSAGES:
-            rows = decoded(rows, body)
         return rows.mapInArrow(partial(write_ranges, what), _WRITTEN_DDL).collect()
 
     files: dict[str, list[FileRow]] = {}
     for name, *row in patiently(run):
         files.setdefault(name, []).append(FileRow(*row))
     return files
-
-
-def capturing(lake: Lake, table: str, on_error: str) -> Capturing:
-    """Return what a task must know to write a table's files."""
-    schemas = {one: lake.log(one).schema for one in dict.fromkeys((table, ERRORS))}
-    return Capturing(lake.place, lake.entity, table, on_error, schemas)
-
-
-def decoded(rows: DataFrame, body: str | None) -> DataFrame:
-    """Return rows with decoded bodies, the original bodies, and their errors."""
-    from pyspark.sql import functions as F  # noqa: N812 (its usual name)
-
-    if body is None:
-        return rows
-    text = F.col("body").cast("string")
-    if body == "text":
-        value, wrong = text, F.col("body").isNotNull() & ~F.expr("is_valid_utf8(body)")
-    else:
-        corrupt = "_corrupt"
-        told = F.from_json(
-            text, f"{body}, {corrupt} STRING", {"columnNameOfCorruptRecord": corrupt}
-        )
-        value = told.dropFields(corrupt)
-        wrong = F.col("body").isNotNull() & (told.isNull() | told[corrupt].isNotNull())
-    return rows.withColumns({_RAW: F.col("body"), _WRONG: wrong, "body": value})
 
 
 def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -354,22 +346,29 @@ def written(what: Capturing, rows: pa.Table | None) -> pa.Table:
 
 
 def _parted(what: Capturing, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Yield the rows that a table gets, and those that are set aside."""
-    if _WRONG not in rows.column_names:
+    """Yield the rows that a table gets, and what of them could not be decoded."""
+    decoder = decoder_of(what.body) if what.table == MESSAGES else None
+    if decoder is None:
         yield what.table, rows
         return
-    wrong = pc.fill_null(rows.column(_WRONG), False)
-    yield what.table, rows.filter(pc.invert(wrong)).drop_columns([_RAW, _WRONG])
-    bad = rows.filter(wrong)
-    if not bad.num_rows:
+    values, problems = decoder(rows)
+    yield what.table, rows.append_column(DECODED, values)
+    if not problems:
         return
     if what.on_error == "suspend":
+        number = rows.column("sequence_number")[problems[0].row]
         raise BadBody(
-            f"cannot decode the body of message {bad.column('sequence_number')[0]} of "
-            f"{what.entity!r}: capture it with another body, or with on_error skip or dead-letter"
+            f"cannot decode the body of message {number} of {what.entity!r}: "
+            f"{problems[0].field or 'it'} {problems[0].problem}. Capture it with another --body, "
+            "or with --on-error rescue"
         )
-    raw = (
-        bad.column(_RAW) if what.on_error == "dead-letter" else pa.nulls(bad.num_rows, pa.binary())
-    )
-    kept = bad.drop_columns([_RAW, _WRONG, "body"])
-    yield ERRORS, kept.append_column("body", raw)
+    yield ERRORS, _errors(rows, problems)
+
+
+def _errors(rows: pa.Table, problems: list[Problem]) -> pa.Table:
+    """Return the rows of the table of errors."""
+    columns = list(zip(*problems, strict=True))
+    found = rows.select(ERROR_COLUMNS.names[:4]).take(pa.array(columns[0]))
+    for name, values in zip(ERROR_COLUMNS.names[4:], columns[1:], strict=True):
+        found = found.append_column(name, pa.array(values, pa.string()))
+    return found.cast(ERROR_COLUMNS)

@@ -25,7 +25,9 @@ from onibus.core.errors import (
     PartitionOffline,
 )
 from onibus.spark.lake import MESSAGES, Lake
+from onibus.spark.lake_columns import DECODED
 from onibus.spark.options import read_options, write_options
+from onibus.spark.property_maps import json_of
 from onibus.spark.shaping import by_partition, shape_of
 
 if TYPE_CHECKING:
@@ -155,15 +157,31 @@ class LakeSource:
         return {"lake": Lake(self.lake, self.entity).address(MESSAGES)}
 
     def rows(self) -> DataFrame:
-        paths = Lake(self.lake, self.entity).paths(MESSAGES)
+        lake = Lake(self.lake, self.entity)
+        if lake.sets_aside():
+            raise InvalidOperation(
+                f"{lake.store.address} was made by an earlier version: capture it once, which "
+                "converts it, then replay"
+            )
+        paths = lake.paths(MESSAGES)
         if not paths:
             raise InvalidOperation(
                 f"{self.lake!r} has no messages of {self.entity!r}: capture it first"
             )
-        return self.spark.read.parquet(*paths)
+        return logged(self.spark.read.parquet(*paths))
 
     def rows_of(self, chunk: Chunk) -> DataFrame:
         return self.rows()
+
+
+def logged(rows: DataFrame) -> DataFrame:
+    """Return messages of a lake in the columns of the log."""
+    from pyspark.sql.pandas.functions import arrow_udf
+
+    # Its stubs want a kind of function that it finds by the annotations.
+    encoded = arrow_udf(json_of, "string")  # type: ignore[call-overload]
+    maps = encoded("properties", "property_types")
+    return rows.withColumn("properties", maps).drop("property_types")
 
 
 def pinned(chunk: Chunk, ends: LogPositions) -> tuple[dict[int, int], dict[int, int]]:
@@ -432,5 +450,5 @@ class _Replay:
         if self._new_ids:
             made = sql.concat(sql.lit(f"{self._name}/"), sql.col("sequence_number"))
             rows = rows.withColumn("message_id", made)
-        # It was scheduled once; now it is sent.
-        return rows.drop("scheduled_enqueue_time")
+        # It was scheduled once; now it is sent. Conditions may use what was decoded.
+        return rows.drop("scheduled_enqueue_time", DECODED)

@@ -97,4 +97,17 @@ await walk(async (page) => {
   await page.goto(`${URL}/console/#/entity/${encodeURIComponent(MARKUP)}/messages/${encodeURIComponent(MARKUP)}`);
   await page.getByRole("heading", { name: /onerror/ }).waitFor();
   await shown(page, "the address");
+  // Filters in an address that no form makes: the view stays usable, and the next one is read.
+  for (const filter of ["null", '"x"', '{"start": "1 OR 1=1"}', '{"enqueued_from_ms": 1e30}', '{"enqueued_from_ms": "x"}']) {
+    await page.goto(`${URL}/console/#/entity/hostile/messages/${encodeURIComponent(filter)}`);
+    await page.locator(".filter [name=sql]").waitFor();
+    assert.equal(await page.getByText("this view failed").count(), 0, filter);
+  }
+  await page.goto(`${URL}/console/#/entity/hostile/messages/%7B%7D`);
+  await messages(page).first().waitFor();
+  // A body of brackets only, as deep as it is long.
+  await open(page, "deep", "messages");
+  await messages(page).first().getByRole("button").click();
+  await page.getByLabel("Body", { exact: true }).getByText("[[[[[").waitFor();
+  await page.getByText("Life so far").waitFor();
 });

@@ -58,6 +58,10 @@ await walk(async (page) => {
   await page.getByRole("alert").waitFor();
 
   // A key for all entities that may not list them opens one by its name.
+  await page.goto(`${process.env.URL}/console/#/entity/orders/messages`);
+  await page.getByText("Receive with a lock").click();
+  await button(page, "Receive the next message").click();
+  await page.getByRole("button", { name: /^Complete message/ }).waitFor();
   await leave(page);
   await signIn(page, "reader");
   await page.locator("input[name=name]").fill("orders");
@@ -66,6 +70,10 @@ await walk(async (page) => {
   await page.getByRole("heading", { name: "Entities / orders" }).waitFor();
   await page.getByRole("link", { name: "Partitions" }).waitFor();
   assert.equal(await page.getByRole("link", { name: "Pipeline" }).count(), 0);
+  // The message that the user before holds is theirs.
+  await page.getByRole("link", { name: "Messages", exact: true }).click();
+  await row(page, /for a listener/).waitFor();
+  assert.equal(await page.getByRole("button", { name: /^Complete message/ }).count(), 0);
 
   // A key that may only monitor sees counts and lakes, and no message.
   await leave(page);

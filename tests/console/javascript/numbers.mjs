@@ -13,5 +13,10 @@ const exact = '{"id": 9007199254740993, "price": 1.0, "a": 1, "a": 2, "e": {}, "
 assert.equal(indented(exact).replace(/\s+/g, ""), exact.replace(/\s+/g, ""));
 assert.ok(indented(exact).includes('\n  "price": 1.0,\n'));
 assert.equal(indented("not {json"), "not {json");
+assert.equal(indented('[{"s": "[ ]"}, [ ], {"e": { } }]'), '[\n  {\n    "s": "[ ]"\n  },\n  [],\n  {\n    "e": {}\n  }\n]');
+// Deep brackets need little more room than the text.
+const deep = "[".repeat(400_000) + "1" + "]".repeat(400_000);
+assert.ok(indented(deep).length < 2 * deep.length);
+assert.equal(indented(deep).replace(/\s+/g, ""), deep);
 const quotes = JSON.stringify({ body: '"'.repeat(5_000_000), n: 1 });
 assert.equal(parse(quotes).body.length, 5_000_000);

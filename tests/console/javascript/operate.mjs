@@ -172,6 +172,15 @@ async function repair(page) {
   await notice(page, "moved 526");
   await found(page, "0 found");
 
+  begin("purge the messages from a sequence number on");
+  await open(page, "region/02", "messages");
+  await search(page, { "Sequence number from": "1050" });
+  await found(page, "2 found");
+  await click(button(page, "Purge messages that match"));
+  await submit(page, "Count messages");
+  await submit(page, "Delete 2 messages");
+  await notice(page, "deleted 2 messages");
+
   begin("delete one message");
   await open(page, "region/03", "messages");
   await click(messages(page).first().getByRole("button"));
@@ -194,6 +203,11 @@ async function send(page) {
   begin("send many messages from a file");
   await open(page, "archive", "messages");
   await click(button(page, "Send"));
+  // Neither an empty file nor one that is not UTF-8 can be sent.
+  await inDialog(page, "file").setInputFiles({ name: "none.txt", mimeType: "text/plain", buffer: Buffer.from("\n") });
+  await page.getByText("none.txt has no message").waitFor();
+  await inDialog(page, "file").setInputFiles({ name: "bytes", mimeType: "text/plain", buffer: Buffer.from([0x61, 0xff, 0x0a]) });
+  await page.getByText("choose one in UTF-8").waitFor();
   await inDialog(page, "file").setInputFiles(process.env.FILE);
   await page.getByText("many.txt has 2,502 messages").waitFor();
   await submit(page, "Send 2,502 messages");
@@ -268,6 +282,7 @@ async function receive(page) {
   await click(page.getByText("Receive with a lock"));
   await page.getByLabel("Session to accept").fill("customer-2");
   await click(button(page, "Accept session"));
+  await button(page, "Release session").waitFor();
   await settle(page, "Complete");
   await notice(page, "complete: message");
   await click(button(page, "Release session"));

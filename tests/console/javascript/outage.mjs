@@ -29,7 +29,7 @@ await walk(async (page, context) => {
   await ask("stop");
   await page.getByRole("alert").filter({ hasText: "figures are not updated" }).waitFor();
   await dialog(page).getByRole("button", { name: "Create" }).click();
-  await lost(page).first().waitFor();
+  await lost(page).filter({ hasText: "It may have done this" }).waitFor();
   assert.equal(await inDialog(page, "name").inputValue(), "typed before the restart");
   await other.getByRole("alert").first().waitFor();
   await ask("start");

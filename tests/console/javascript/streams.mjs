@@ -17,6 +17,15 @@ await walk(async (page) => {
   await closed(page);
   await row(page, /edited/).waitFor();
 
+  // A body that only AMQP clients can send is shown, and not copied as bytes.
+  await open(page, "values", "messages");
+  await row(page, /00 53 77/).getByRole("button").click();
+  await page.getByText("choose AMQP sections").waitFor();
+  await page.getByText("to keep it, move the message").waitFor();
+  assert.equal(await button(page, "Edit and send a copy").count(), 0);
+  await button(page, "AMQP sections").click();
+  await page.getByLabel("value", { exact: true }).getByText("hello", { exact: true }).waitFor();
+
   await open(page, "short-lived", "messages");
   await button(page, "Follow").click();
   await page.getByText("Messages appear here").waitFor();

@@ -52,7 +52,7 @@ class EmptyNode:
             link.drained()
 
     def settled(self, link: OutgoingLink, ids: list[int], state: Any, settled: bool) -> None:
-        """Nothing was sent that could be settled."""
+        """Ignore settlements: no delivery was sent here."""
 
     def detached(self, link: Link) -> None:
         self._client.forget(link)

@@ -121,7 +121,7 @@ def _over_limit(error: BaseException) -> BaseException:
 
 
 def _spent(attempt_id: str, error: BaseException) -> BaseException:
-    """An attempt id whose messages changed, where the queue makes that an error (F9)."""
+    """Return the error for an attempt id whose messages changed, if the queue is strict (F9)."""
     if isinstance(error, InvalidOperation):
         return errors.invalid(
             "ReceiveRequestAttemptId",

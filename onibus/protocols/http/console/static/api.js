@@ -5,6 +5,8 @@ const session = { login: "key", name: "", key: "", entity: "", token: null, unti
 const shared = { rejected: () => {}, ahead: 0 };
 const encoder = new TextEncoder();
 const RIGHTS = "/v1/rights";
+//: Calls that only look, as those with `dry_run` do.
+const LOOKS = /\/(search|inspect|tail|watch|page)$/;
 const DEVELOPMENT = { name: "RootManageSharedAccessKey", key: "SAS_KEY_VALUE" };
 
 /** An error response of the server: what happened, and whether anything changed. */
@@ -63,6 +65,9 @@ export function encode(value, indent) {
   return JSON.stringify(value, marked, indent).replaceAll(new RegExp(`"${mark}(-?\\d+)"`, "g"), "$1");
 }
 
+//: Levels that are indented. The spaces of deeper ones would grow with the square of the size.
+const LEVELS = 20;
+
 /** Indent a JSON text without a change to its values; other texts stay as they are. */
 export function indented(text) {
   try {
@@ -71,21 +76,29 @@ export function indented(text) {
     return text;
   }
   let depth = 0;
+  let empty = false;
   const out = [];
-  const line = () => `\n${"  ".repeat(depth)}`;
-  eachPart(text, (one) => out.push(one), (rest) => {
+  // A line at a level, unless its brackets are too deep.
+  const line = (level) => (depth > LEVELS ? "" : `\n${"  ".repeat(level)}`);
+  const put = (part) => {
+    out.push(empty ? line(depth) + part : part);
+    empty = false;
+  };
+  eachPart(text, put, (rest) => {
     for (const sign of rest.replace(/\s+/g, "")) {
       if (sign === "{" || sign === "[") {
+        put(sign);
         depth += 1;
-        out.push(sign + line());
+        empty = true;
       } else if (sign === "}" || sign === "]") {
+        out.push(empty ? sign : line(depth - 1) + sign);
         depth -= 1;
-        out.push(line() + sign);
-      } else if (sign === ",") out.push(sign + line());
-      else out.push(sign === ":" ? ": " : sign);
+        empty = false;
+      } else if (sign === ",") out.push(sign + line(depth));
+      else put(sign === ":" ? ": " : sign);
     }
   });
-  return out.join("").replace(/([{[])\s+([}\]])/g, "$1$2");
+  return out.join("");
 }
 
 /** The time of the server: its messages have its stamps. */
@@ -160,12 +173,13 @@ async function problemOf(response) {
   }
 }
 
-async function reach(path, options) {
+async function reach(path, options, changes = false) {
   try {
     return await fetch(path, { ...options, credentials: "omit" });
   } catch (problem) {
     if (options.signal?.aborted) throw problem;
-    throw new Unreachable("the server does not respond: check that it runs");
+    const unknown = changes ? ". It may have done this: look before you try again" : "";
+    throw new Unreachable(`the server does not respond: check that it runs${unknown}`);
   }
 }
 
@@ -175,7 +189,8 @@ async function request(method, path, body, signal) {
   if (signed) headers.authorization = await token();
   if (body !== undefined) headers["content-type"] = "application/json";
   const content = body === undefined ? undefined : encode(body);
-  const response = await reach(path, { method, headers, signal, body: content });
+  const changes = method !== "GET" && !LOOKS.test(path) && !body?.dry_run;
+  const response = await reach(path, { method, headers, signal, body: content }, changes);
   if (response.ok) return response;
   const problem = new Problem(response.status, await problemOf(response));
   if (response.status === 401 && signed && path !== RIGHTS) shared.rejected(problem.message);

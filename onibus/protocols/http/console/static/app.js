@@ -5,6 +5,7 @@ import { about, onRejected, parse, rights as askRights, signIn, signOut } from "
 import { Entity } from "./entity.js";
 import { Overview } from "./overview.js";
 import { Pipeline } from "./pipeline.js";
+import { forgetHeld } from "./settle.js";
 import { Dialog, Failure, Field, link } from "./widgets.js";
 
 /** Return the parts of the fragment; an unreadable one opens the first view. */
@@ -77,7 +78,8 @@ function ByName() {
 /** Return the filter in the address; an unreadable one is none. */
 function filterOf(text) {
   try {
-    return text ? parse(text) : {};
+    const found = parse(text);
+    return found && typeof found === "object" ? found : {};
   } catch {
     return {};
   }
@@ -119,8 +121,9 @@ function Help({ onClose }) {
 
 /** The chosen view; an error in it leaves the rest of the page usable. */
 function View({ route, rights, can, say }) {
-  const [broken] = useErrorBoundary();
+  const [broken, mend] = useErrorBoundary();
   const [view, name, tab, filter] = route;
+  useEffect(mend, [route.join("/")]);
   const lists = can("Monitor");
   if (broken) return html`<section><h1>Onibus</h1><${Failure} text=${`this view failed: ${broken.message}. Reload the page`} /></section>`;
   if (view === "entity" && name) {
@@ -170,6 +173,7 @@ function App() {
   const can = (right) => rights.rights.includes(right) || rights.rights.includes("Manage");
   const leave = () => {
     signOut();
+    forgetHeld();
     setRights(null);
   };
   return html`

@@ -23,10 +23,13 @@ function properties(text) {
 
 /** Yield the lines of a file that are not empty, without reading it whole. */
 async function* linesOf(file) {
-  const reader = file.stream().pipeThrough(new TextDecoderStream()).getReader();
+  // Bytes that are not UTF-8 are an error: the server must not get other ones instead.
+  const reader = file.stream().pipeThrough(new TextDecoderStream("utf-8", { fatal: true })).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(() => {
+      throw new Error("cannot read the file: choose one in UTF-8 that exists");
+    });
     const parts = (rest + (value ?? "")).split(/\r?\n/);
     rest = done ? "" : parts.pop();
     for (const part of parts) if (part.trim()) yield part;
@@ -124,8 +127,14 @@ export function Send({ info, message = {}, original = false, onClose, onDone }) 
     const [chosen] = event.target.files;
     if (!chosen) return setFile(null);
     let sum = 0;
+    setFile(null);
     setProgress("counting…");
-    for await (const line of linesOf(chosen)) sum += line ? 1 : 0;
+    try {
+      for await (const line of linesOf(chosen)) sum += line ? 1 : 0;
+    } catch (problem) {
+      return setProgress(problem.message);
+    }
+    if (!sum) return setProgress(`${chosen.name} has no message`);
     setProgress(`${chosen.name} has ${count(sum, "message")}, ${bytes(chosen.size)}. Each batch of up to ${number(BATCH)} is atomic.`);
     return setFile({ chosen, count: sum });
   };

@@ -23,6 +23,7 @@ function download(content, name, type) {
 function pretty(message, form) {
   const content = bytesOf(message);
   if (form === "hex") return hexDump(content.subarray(0, SHOWN / 4));
+  if (message.format === "amqp") return "The body is an AMQP value, a sequence or several data sections: choose AMQP sections.";
   if (message.body === undefined) return "The body is not a string in UTF-8: choose hex.";
   return form === "json" ? indented(message.body) : message.body;
 }
@@ -71,6 +72,8 @@ export function Detail({ info, chosen, dead, can, say, onClose, onStep }) {
   useEffect(() => place.current.focus(), [chosen.sequence_number]);
   const message = seen?.message || chosen;
   const numbers = [BigInt(chosen.sequence_number)];
+  // The HTTP API sends plain bytes: a copy of AMQP sections would be another message.
+  const copies = message.format !== "amqp";
   const act = (path, text) => async () => {
     await post(at(info.name, path), { numbers });
     say(text);
@@ -101,11 +104,12 @@ export function Detail({ info, chosen, dead, can, say, onClose, onStep }) {
     <div class="bar">
       ${dead && can("Manage") && html`<button class="primary" onClick=${() => setDialog("resubmit")}>Resubmit</button>`}
       ${!dead && message.state === "active" && can("Manage") && html`<button onClick=${() => setDialog("move")}>Move</button>`}
-      ${seen && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
+      ${seen && copies && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
       ${message.state === "deferred" && can("Listen") && html`<button onClick=${() => setDialog("reactivate")}>Reactivate</button>`}
       ${message.state === "scheduled" && can("Send") && html`<button class="danger" onClick=${() => setDialog("cancel")}>Cancel</button>`}
       ${message.state !== "scheduled" && can("Manage") && html`<button class="danger" onClick=${() => setDialog("delete")}>Delete message</button>`}
     </div>
+    ${seen && !copies && html`<p class="soft">Only AMQP clients can send such a body: to keep it, ${dead ? "resubmit" : "move"} the message.</p>`}
     <${Failure} text=${error} />
     <div class="bar" role="group" aria-label="Show the body as">
       ${FORMS.map((one) => html`<button key=${one} aria-pressed=${one === form} onClick=${() => setForm(one)}>${one}</button>`)}

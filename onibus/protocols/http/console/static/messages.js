@@ -9,7 +9,7 @@ import { Failure, Table, link, number, preview, time, useLoaded } from "./widget
 
 const PAGE = 50;
 //: Messages in the list at most, and arriving ones; the earliest leave first.
-const ROWS = 1000;
+const ROWS = 500;
 const TAIL = 500;
 //: Bytes of each body in a list.
 const BODY = 200;
@@ -96,10 +96,10 @@ function useTail(name, where) {
   return { on, setOn, arrived, error };
 }
 
+/** A time as its field wants it; empty without one, and for one that no calendar has. */
 const local = (ms) => {
-  if (!ms) return "";
   const shifted = new Date(Number(ms) - new Date(Number(ms)).getTimezoneOffset() * 60_000);
-  return shifted.toISOString().slice(0, 19);
+  return !ms || Number.isNaN(shifted.getTime()) ? "" : shifted.toISOString().slice(0, 19);
 };
 
 /** The filter of a list. It is in the address: a link leads to the same messages. */
@@ -184,11 +184,18 @@ function Actions({ info, dead, can, picked, onPickAll, onDialog }) {
   </div>`;
 }
 
+/** The filter of actions on all messages of a list that starts at a sequence number. */
+function fromNumber(where, start) {
+  if (!start) return where;
+  const from = `sys.SequenceNumber >= ${start}`;
+  return { ...where, sql: where.sql ? `(${where.sql}) AND ${from}` : from };
+}
+
 export function Messages({ info, dead, filter, can, say }) {
   const isTopic = info.kind === "topic";
   const { start: from, ...given } = filter;
   const where = isTopic ? { ...given, state: "scheduled" } : given;
-  const start = from ?? 0n;
+  const start = /^\d+$/.test(from) ? BigInt(from) : 0n;
   const [chosen, setChosen] = useState(null);
   const [picked, setPicked] = useState([]);
   const [dialog, setDialog] = useState("");
@@ -218,7 +225,7 @@ export function Messages({ info, dead, filter, can, say }) {
     [rows, dead, chosen, picked],
   );
   const columns = [...(dead ? [["Select", "hidden"]] : []), ["Number", "num"], "Enqueued", "State", "Id", "Session", ...(dead ? ["Reason"] : []), ["Deliveries", "num"], "Body"];
-  const all = dead ? { ...where } : { ...where, state: where.state ?? "active" };
+  const all = fromNumber(where, start);
   return html`
     ${dead && html`<${Reasons} info=${info} can=${can} say=${done} total=${info.dead_lettered_count} chosen=${where.dead_letter_reason} onChoose=${(reason) => onFilter({ ...where, dead_letter_reason: reason }, start)} />`}
     <${Held} info=${info} dead=${dead} can=${can} say=${done} />
@@ -237,8 +244,8 @@ export function Messages({ info, dead, filter, can, say }) {
       </div>
       ${chosen && html`<${Detail} info=${info} chosen=${chosen} dead=${dead} can=${can} say=${done} onClose=${() => setChosen(null)} onStep=${step} />`}
     </div>
-    ${dialog === "move" && html`<${Move} info=${info} where=${where} onClose=${close} onDone=${done} />`}
-    ${dialog === "purge" && html`<${Purge} info=${info} where=${{ ...all, state: dead ? "dead-lettered" : all.state }} onClose=${close} onDone=${done} />`}
-    ${dialog === "resubmit" && html`<${Resubmit} info=${info} where=${where} onClose=${close} onDone=${done} />`}
+    ${dialog === "move" && html`<${Move} info=${info} where=${all} onClose=${close} onDone=${done} />`}
+    ${dialog === "purge" && html`<${Purge} info=${info} where=${{ ...all, state: dead ? "dead-lettered" : all.state ?? "active" }} onClose=${close} onDone=${done} />`}
+    ${dialog === "resubmit" && html`<${Resubmit} info=${info} where=${all} onClose=${close} onDone=${done} />`}
     ${dialog === "picked" && html`<${Resubmit} info=${info} numbers=${picked.map(BigInt)} known=${picked.length} onClose=${close} onDone=${done} />`}`;
 }

@@ -8,6 +8,9 @@ import { Dialog, Failure, Field, preview, time } from "./widgets.js";
 const kept = new Map();
 const VERBS = { complete: "Complete", abandon: "Abandon", defer: "Defer", "dead-letter": "Dead-letter" };
 
+/** Forget all of it: the next user of this page must not see it. Locks stay until they expire. */
+export const forgetHeld = () => kept.clear();
+
 /** What this page holds of an entity, or of its dead letters. */
 function useKept(key) {
   const [held, show] = useState(kept.get(key) || { messages: [], session: null });

@@ -1,0 +1,1 @@
+"""Decoding of bodies into columns, batch by batch: text, JSON, Avro, Protobuf, CloudEvents."""
