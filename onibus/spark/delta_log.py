@@ -117,7 +117,7 @@ class DeltaLog:
         self._adds: dict[str, dict[str, Any]] = {}
         self._removes: dict[str, dict[str, Any]] = {}
         self._transactions: dict[str, dict[str, Any]] = {}
-        #: whether a commit of ours had a digest: each one after it has one
+        #: whether our last commit had a digest: each later one has one
         self._has_digests = False
         #: empty, or which commit another program made
         self._foreign = ""

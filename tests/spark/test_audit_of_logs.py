@@ -86,13 +86,13 @@ def is_named(captures: Captures, place: Path, *logs: Path) -> None:
 def test_the_audit_names_each_change_of_a_commit(
     captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, each: int
 ) -> None:
-    """Also of commits before a checkpoint, which show in earlier versions of the table only."""
+    """Including commits before a checkpoint: they show in earlier versions of the table."""
     monkeypatch.setattr(delta_log, "CHECKPOINT_EACH", each)
     fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
     assert audited(captures, tmp_path).verdict == PASSED
     paths = sorted((tmp_path / captures.entity).glob("*/_delta_log/*.json"))
-    assert len(paths) == 5
-    assert len(list(tmp_path.rglob("*.checkpoint.parquet"))) == (each == 2)
+    assert len(paths) >= 5
+    assert any(tmp_path.rglob("*.checkpoint.parquet")) == (each == 2)
     tried = 0
     for path in paths:
         content = path.read_bytes()
@@ -101,7 +101,7 @@ def test_the_audit_names_each_change_of_a_commit(
             path.write_bytes(b"\n".join(lines))
             is_named(captures, tmp_path, path.parent)
         path.write_bytes(content)
-    assert tried > 500
+    assert tried > 300
     for one, other in combinations(paths, 2):
         first, second = one.read_bytes(), other.read_bytes()
         for swapped in ((second, first), (second, second)):
@@ -119,7 +119,7 @@ def test_the_audit_names_each_change_of_a_checkpoint(
 ) -> None:
     monkeypatch.setattr(delta_log, "CHECKPOINT_EACH", 2)
     fill(captures, bus, tmp_path)
-    [path] = tmp_path.rglob("*.checkpoint.parquet")
+    path = max((tmp_path / captures.entity).glob("messages/_delta_log/*.checkpoint.parquet"))
     content = path.read_bytes()
     table = pq.ParquetFile(path).read()
     rows = range(table.num_rows)
@@ -164,7 +164,8 @@ def test_commits_without_digests_are_those_of_earlier_versions(
     put(paths[-1], None)
     with pytest.raises(LakeFailed, match=r"\.json is damaged"):
         captures.run(tmp_path, outcomes=False)
-    put(paths[0], None)
+    for path in paths[:-1]:
+        put(path, None)
     captures.run(tmp_path, outcomes=False)
     assert captures.numbers(tmp_path)
     paths[-1].write_bytes(last)

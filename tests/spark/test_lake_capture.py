@@ -349,7 +349,7 @@ def test_a_lake_that_is_deleted_or_restored_while_it_is_captured(
             begun.append("copied")
             shutil.copytree(lake, copy)
         elif begun == ["copied"] and done.messages == 4:
-            # Other programs see the copy; the capture goes on with what it knows.
+            # Other programs see the copy; the capture continues with what it knows.
             begun.append("replaced")
             shutil.rmtree(lake)
             if restored:
