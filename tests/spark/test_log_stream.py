@@ -80,7 +80,7 @@ def test_what_a_stopped_query_finds_changed(
     reads.run(reads.stream(**first), tmp_path)
     changes: list[tuple[Callable[[], None], str, dict[str, str]]] = [
         (retention_passes, "partition 0: messages 6 to 10 are no longer retained", {}),
-        (made_again, "was deleted and recreated: offset", {}),
+        (made_again, "was deleted and recreated since offset", {}),
         (lambda: client.delete_queue(entity), entity, {}),
         (make, "the checkpoint belongs to", {"entity": f"{entity}-2"}),
     ]
