@@ -15,7 +15,7 @@ from tests.fuzz.registry import PROTOCOLS, TARGETS
 from tests.fuzz.run import has_atheris
 from tests.source_tree import ROOT
 
-_RUNS = 50_000
+_RUNS = 30_000
 #: Nothing takes so long, whatever else the machine does.
 _PATIENCE_S = 1_800
 

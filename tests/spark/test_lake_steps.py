@@ -3,7 +3,7 @@
 A step is one change of the lake's files, or a move of the lake's reader. Each is cut off once, in a
 separate lake of a separate queue; then readers look, and the capture is run again.
 
-The long form cuts off every step, not every third: ONIBUS_STEPS=1 pytest
+The long form cuts off every step, not every sixth: ONIBUS_STEPS=1 pytest
 tests/spark/test_lake_steps.py
 """
 
@@ -34,7 +34,7 @@ from tests.upgrades.contents import STORES
 from tests.upgrades.earlier import LAKES, unpack
 
 #: Each step of this distance is cut off.
-EACH = int(os.environ.get("ONIBUS_STEPS", "3"))
+EACH = int(os.environ.get("ONIBUS_STEPS", "6"))
 #: The calls that change a lake or the broker.
 _CHANGES = ("put", "put_new", "give_name", "rename", "delete", "delete_folder")
 
