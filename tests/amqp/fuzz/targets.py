@@ -113,7 +113,7 @@ def messages(data: bytes) -> None:
     """A message, or a batch: taken in, stored, and written for its receivers."""
     for read in (read_batch, lambda payload: [read_message(payload)]):
         try:
-            found = read(data)
+            found = list(read(data))
         except (AmqpError, Refused):
             continue
         for message in found:
