@@ -7,18 +7,12 @@ So the store looks for its files after each commit, before the commit is acknowl
 Names change only together with the time of their directory. So a commit compares that time, and
 looks at the files only if it changed. The directory is held open: renaming it, or one above it,
 does not affect the files. Housekeeping also follows the path, which later openings need.
-
-Only merges of the log write the main file. So a commit also compares the time and length of that
-file with those after the last merge. A difference shows a program that overwrote it in place.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 import time
-from collections.abc import Iterator
 
 from onibus.core.errors import Damaged, StoreFailed
 from onibus.store.files import FileLock, length_of
@@ -50,10 +44,6 @@ class Place:
         self._seen: dict[str, os.stat_result] = {}
         #: the directory's time when they were seen
         self._changed = 0
-        #: merges in progress, and the main file's time and length after the last one
-        self._merges = 0
-        self._written = (0, 0)
-        self._merging = threading.Lock()
 
     @property
     def file(self) -> int:
@@ -65,41 +55,8 @@ class Place:
         """The number of the file system."""
         return os.fstat(self._directory).st_dev
 
-    @contextlib.contextmanager
-    def merging(self) -> Iterator[None]:
-        """Surround a write to the main file: no other program may have written it before."""
-        self._check_overwritten()
-        with self._merging:
-            self._merges += 1
-        try:
-            yield
-        finally:
-            with self._merging:
-                self._merges -= 1
-                self.note_written()
-
-    def note_written(self) -> None:
-        """Record the main file as it is now."""
-        self._written = self._time_and_length()
-
-    def _time_and_length(self) -> tuple[int, int]:
-        found = os.fstat(self.file)
-        return found.st_mtime_ns, found.st_size
-
-    def _check_overwritten(self) -> None:
-        if self._time_and_length() == self._written:
-            return
-        with self._merging:
-            if self._merges == 0 and self._time_and_length() != self._written:
-                raise Damaged(
-                    f"{self._path} was written by another program while the store was open: "
-                    "restore the store's files from a backup, or restart the server to continue "
-                    "with what the file has now"
-                )
-
     def check(self) -> None:
-        """Raise if a file of the store was deleted, replaced or overwritten since its opening."""
-        self._check_overwritten()
+        """Raise if a file of the store was deleted or replaced since it was opened."""
         changed = os.fstat(self._directory).st_mtime_ns
         if changed == self._changed:
             return

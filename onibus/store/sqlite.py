@@ -97,8 +97,6 @@ class SqliteStore:
         #: pages of the log that are already in the main file
         self._moved_pages = 0
         self._move_rest = False
-        #: the log is being truncated
-        self._emptying = False
         self._room: LogRoom | None = None
         self._length = 0
         #: the position at the last maintenance
@@ -157,8 +155,6 @@ class SqliteStore:
         self._held.callback(close, self._reader)
         self._checkpointer = open_writer(self.path, None)
         self._held.callback(close, self._checkpointer)
-        # Only `_move_log` and `_empty_log` write the main file.
-        self._checkpointer.pragma("wal_autocheckpoint", 0)
         self._room = LogRoom(self.path + "-wal")
         self._held.callback(self._room.close)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
@@ -167,7 +163,6 @@ class SqliteStore:
         self._held.callback(self._probe_file.close)
         sync_directory(os.path.dirname(self.path))
         self._note_length()
-        self._place.note_written()
         self._place.check()
         self._witness.settle(self.position, self._length)
 
@@ -180,12 +175,8 @@ class SqliteStore:
                 self._place.check_path()
             else:
                 self._place.check()
-        except (OSError, StoreFailed, Damaged) as error:
-            self._fail(error, "its files were moved, replaced or overwritten")
-
-    def _merging(self) -> contextlib.AbstractContextManager[None]:
-        """Return what surrounds every write to the main file."""
-        return contextlib.nullcontext() if self._simulated else self._place.merging()
+        except (OSError, StoreFailed) as error:
+            self._fail(error, "its files were moved or replaced")
 
     def _note_length(self) -> None:
         """Record a length that the main file certainly has.
@@ -263,7 +254,7 @@ class SqliteStore:
             cursor = self._cursor
             cursor.execute(sql.BEGIN)
             if self._room is not None:
-                self._room.provide(0 if self._emptying else self._log_pages)
+                self._room.provide(self._log_pages)
             for table, rows in batch.tables.items():
                 if table is BLOCKS and files:
                     rows = rows | files
@@ -321,27 +312,19 @@ class SqliteStore:
 
     def _empty_log(self) -> None:
         """Merge the whole log and truncate its file, after a time without commits."""
-        self._emptying = True
         try:
-            self._truncate_log()
-            self._log_pages = self._moved_pages = 0
+            # Waiting for a reader blocks commits, and a backup reads for a long time.
+            self._checkpointer.set_busy_timeout(0)
+            self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
             return
         except BaseException as error:
             self._fail(error, "cannot merge the log into the main file")
         finally:
-            self._emptying = False
+            self._checkpointer.set_busy_timeout(BUSY_MS)
+        self._log_pages = self._moved_pages = 0
         self._shrinking = False
         self._note_length()
-
-    def _truncate_log(self) -> None:
-        # Waiting for a reader blocks commits, and a backup reads for a long time.
-        self._checkpointer.set_busy_timeout(0)
-        try:
-            with self._merging():
-                self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        finally:
-            self._checkpointer.set_busy_timeout(BUSY_MS)
 
     def _give_back(self) -> None:
         """Release free pages to the disk, if compaction and settling left many."""
@@ -366,8 +349,7 @@ class SqliteStore:
     def _move_log(self, connection: apsw.Connection) -> int:
         """Merge the log into the main file; return how many pages are left."""
         try:
-            with self._merging():
-                _, moved = connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
+            _, moved = connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._note_length()
         except apsw.BusyError:
             # Another connection is merging.

@@ -164,18 +164,12 @@ class Answer:
     def set_result(self, result: Any) -> None:
         self._done = True
         call = self._call
-        if type(result) is list and _is_large(result):
-            call.app.run(asyncio.to_thread(self._encode, result), call)
-            return
         try:
-            response = self._encode(result)
+            response = encoded(call.route, self._make(result))
         except Exception as error:
             call.app.fail(error, call.respond)
         else:
             call.respond(response)
-
-    def _encode(self, result: Any) -> Response:
-        return encoded(self._call.route, self._make(result))
 
     def set_exception(self, exception: BaseException) -> None:
         self._done = True
