@@ -63,8 +63,8 @@ def test_values_that_would_take_much_memory_are_refused(content: bytes) -> None:
             decode(one)
     # Each is counted for itself.
     for _ in range(3):
-        assert len(decode(_nested(to.NULL, (1_000, 190)))[0]) == 190
-    assert len(decoding.decode(to.described(7, _nested(to.NULL, (150_000,))))[0].value) == 150_000
+        assert len(decode(_nested(to.NULL, (1_000, 19)))[0]) == 19
+    assert len(decoding.decode(to.described(7, _nested(to.NULL, (15_000,))))[0].value) == 15_000
 
 
 @pytest.mark.parametrize(
