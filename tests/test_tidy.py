@@ -20,7 +20,7 @@ from tests.source_tree import (
 )
 
 FILE_LINES_MAX = 600
-#: Files that are as long as their subject: every command stands on one page.
+#: Files that are as long as their subject: every command is on one page.
 LONG_FILES = {"onibus/core/commands.py"}
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100

@@ -115,7 +115,7 @@ def test_transfers_that_are_alike_are_one_run(first: int) -> None:
 
 
 async def _flows(peer: Peer, count: int) -> list[Heard]:
-    """Return the flows until so many deliveries are settled; one turn reads some of them."""
+    """Return the flows until this number of deliveries is settled; one turn reads some of them."""
     found, settled = [], 0
     while settled < count:
         for one in peer.heard():

@@ -17,7 +17,7 @@ from onibus.shard.commits import FAST_COMMITS, FAST_S, LONE_REQUESTS
 from onibus.store.memory import MemoryStore
 from tests.bus_helpers import msg, run
 
-#: After this number of sends the loop commits by itself, if it may.
+#: After this number of sends the event loop runs commits, if it may.
 WARM = FAST_COMMITS + LONE_REQUESTS
 
 

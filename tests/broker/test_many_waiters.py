@@ -1,4 +1,4 @@
-"""Thousands of receivers that wait are served, and told in vain, in slices (P6)."""
+"""Thousands of waiting receivers get messages, or an empty result, in slices (P6)."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Moves(Works):
         return parts
 
     def check_forwarded(self, waits: set[int]) -> None:
-        """Nothing stays that could go on, unless its source waits."""
+        """Check that every message that can be forwarded is, unless its source waits."""
         for source in self.entities.values():
             for dead in (False, True):
                 target = None

@@ -19,7 +19,6 @@ import msgspec
 from onibus.api.wire import JSON
 from onibus.broker.receiving import stop_waiting
 from onibus.core.errors import InvalidArgument
-from onibus.core.message import ReceivedMessage
 from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from onibus.protocols.http.app import HttpApp
 
 
-#: Larger JSON bodies are decoded, and larger results encoded, on a thread.
+#: Larger JSON bodies are decoded, and results of more messages encoded, on a thread.
 DECODED_HERE_BYTES = 256 << 10
-ENCODED_HERE_BYTES = 256 << 10
 ENCODED_HERE_COUNT = 200
 
 
@@ -120,7 +118,7 @@ class Call:
 
     async def encode(self, make: Callable[[Any], Any], result: list[Any]) -> Response:
         """Return the response that `make` makes of a result, on a thread if it is large."""
-        if _is_large(result):
+        if len(result) > ENCODED_HERE_COUNT:
             return await asyncio.to_thread(lambda: encoded(self.route, make(result)))
         return encoded(self.route, make(result))
 
@@ -174,15 +172,6 @@ class Answer:
     def set_exception(self, exception: BaseException) -> None:
         self._done = True
         self._call.app.fail(exception, self._call.respond)
-
-
-def _is_large(result: list[Any]) -> bool:
-    """Return whether encoding a result would delay other requests."""
-    if len(result) > ENCODED_HERE_COUNT:
-        return True
-    if not result or type(result[0]) is not ReceivedMessage:
-        return False
-    return sum([len(one.message.body) for one in result]) > ENCODED_HERE_BYTES
 
 
 @cache
