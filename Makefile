@@ -32,6 +32,7 @@ REVISION ?= HEAD
 ROUNDS ?= 9
 #: make kill KILLS=2000 SEED=7; make forget KILLS=2000 SEED=7
 KILLS ?= 200
+#: make kill-lake KILLS=200 SEED=7
 #: make kill-spark KILLS=100 SEED=7 ON=standalone: local, standalone or connect
 ON ?= local
 #: make sequences SEQUENCES=300 SEED=7
@@ -51,7 +52,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run demo demonstrate test test-all test-link test-lowest coverage lint bench against \
-	simulate kill kill-spark sequences forget soak cut fuzz corpus walk docs promises site lock \
+	simulate kill kill-spark kill-lake sequences forget soak cut fuzz corpus walk docs promises site lock \
 	release clean
 
 help: ## Show this list
@@ -74,8 +75,8 @@ test: $(READY) ## Run the quick tests of every layer (PROCESSES=2, ARGS="-k sess
 test-all: $(READY) ## Run all tests (PROCESSES=2, ARGS="-k sessions")
 	$(BIN)/python -m pytest -n $(PROCESSES) $(ARGS)
 
-test-link: $(READY) ## Run the suites of the official clients with shards that get copies of commands
-	ONIBUS_LINK=copying $(BIN)/python -m pytest -n $(PROCESSES) tests/amqp tests/sqs $(ARGS)
+test-link: $(READY) ## Run the suites of the official clients over a link (LINK=coded or late)
+	ONIBUS_LINK=$(or $(LINK),coded) $(BIN)/python -m pytest -n $(PROCESSES) tests/amqp tests/sqs $(ARGS)
 
 test-lowest: $(LOWEST)/.ready ## Run the quick tests with the lowest versions that are allowed
 	$(LOWEST)/bin/python -m pytest -n $(PROCESSES) -m "not slow" $(ARGS)
@@ -106,6 +107,9 @@ kill: $(READY) ## Kill a server under three protocols, and check what clients sa
 
 kill-spark: $(READY) ## Kill drivers, executors, workers and the broker under Spark (KILLS=200, SEED=1, ON=local)
 	$(BIN)/python -m tests.spark.kill_spark --kills $(KILLS) --seed $(SEED) --on $(ON)
+
+kill-lake: $(READY) ## Kill captures at each step, while programs read Delta and Iceberg (KILLS=200, SEED=1)
+	$(BIN)/python -m tests.spark.kill_lake --kills $(KILLS) --seed $(SEED)
 
 sequences: $(READY) ## Run random sequences of captures and queries through Spark (SEQUENCES=300, SEED=1)
 	$(BIN)/python -m tests.spark.spark_sequences --sequences $(SEQUENCES) --seed $(SEED)

@@ -1,8 +1,10 @@
 """make bench: all figures in one table.
 
 python -m bench [--quick] [sending] [remembering] [waiting] [recovery] [bulk] [topics]
-                       [transactions] [http] [amqp] [sqs] [spark-read] [spark-write]
-                       [spark-operators] [pauses] [console]
+                       [transactions] [http] [amqp] [sqs] [spark-read] [spark-stream]
+                       [spark-write] [spark-operators] [pauses] [console] [lake]
+
+python -m bench.lake measures a lake of 5,000,000 messages.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from bench import (
     bulk,
     console,
     http,
+    lake,
     pauses,
     recovery,
     remembering,
     sending,
     spark_operators,
     spark_read,
+    spark_stream,
     spark_write,
     sqs,
     topics,
@@ -52,11 +56,13 @@ def main() -> None:
         "http": lambda: http.measure(3 if quick else 7),
         "amqp": lambda: amqp.measure(3 if quick else 7),
         "spark-read": lambda: spark_read.measure(3 if quick else 7),
+        "spark-stream": lambda: spark_stream.measure(3 if quick else 7),
         "spark-write": lambda: spark_write.measure(3 if quick else 7),
         "spark-operators": lambda: spark_operators.measure(3 if quick else 7),
         "sqs": lambda: sqs.measure(3 if quick else 7, 0.1 if quick else 1.0),
         "pauses": lambda: pauses.measure(0.1 if quick else 1.0),
         "console": lambda: console.measure(0.1 if quick else 1.0),
+        "lake": lake.measure,
         "recovery": lambda: recovery.measure(3 if quick else 7, 0.1 if quick else 1.0),
     }
     unknown = [name for name in arguments.parts if name not in parts]

@@ -27,9 +27,12 @@ from tests.source_tree import ROOT
 #: A view may take this long (p95, data only), and an idle console this share of a core.
 VIEW_MS = 200
 IDLE_PERCENT = 2
-#: What the browser may need for it: its process without the pages that others share.
+#: What the browser may need for it: the private memory of its process, as its task manager has it.
+#: The pages of libraries that it shares with other processes are needed for any page.
 BROWSER_MB = 150
 _LOOKS = 40
+#: Pages of 100 entities that the walk through the browser turns.
+_PAGES = 20
 _IDLE_SECONDS = 40
 _AT_ONCE = 500
 
@@ -59,7 +62,7 @@ async def _fill(path: Path, entities: int, messages: int) -> None:
     async with opened(path) as bus:
         await bus.create_queue("big", enable_partitioning=True)
         body = b'{"customer": "somebody", "items": [1, 2, 3]}'
-        await send_in_batches(bus, "big", (Message(body=body) for _ in range(messages)))
+        await send_in_batches(bus, "big", (Message(body=body) for _ in range(messages // 2)))
         await bus.create_queue("sessions", requires_session=True)
         ids = (f"s-{number % 2_000}" for number in range(messages // 50))
         groups = (Message(body=body, session_id=one) for one in ids)
@@ -67,11 +70,14 @@ async def _fill(path: Path, entities: int, messages: int) -> None:
         await bus.create_queue("dead")
         await send_in_batches(bus, "dead", (Message(body=body) for _ in range(messages // 50)))
         await _dead_letter(bus)
+        # The other half of the messages waits in all other queues alike.
+        each = [Message(body=body)] * (messages // 2 // entities)
         for start in range(0, entities - 3, _AT_ONCE):
             names = [f"queue-{at:05}" for at in range(start, min(start + _AT_ONCE, entities - 3))]
             await asyncio.gather(*(bus.create_queue(name) for name in names))
             readers = (bus.create_reader(name, f"lake-{name}", address="lake") for name in names)
             await asyncio.gather(*readers)
+            await asyncio.gather(*(bus.send_batch(name, each) for name in names))
 
 
 async def _dead_letter(bus: Bus) -> None:
@@ -129,21 +135,22 @@ def measure(scale: float) -> list[Figure]:
         asyncio.run(_fill(path, int(10_000 * scale), int(1_000_000 * scale)))
         with served(path) as server:
             url = server.addresses["http"]
-            return [*asyncio.run(_look(url, server.pid)), *_memory(url)]
+            return [*asyncio.run(_look(url, server.pid)), *_memory(url, int(10_000 * scale))]
 
 
-def _memory(url: str) -> list[Figure]:
+def _memory(url: str, entities: int) -> list[Figure]:
     """Measure the process of Debian's Chromium that shows the console; nothing without it."""
     chromium = shutil.which("chromium")
     if chromium is None:
         return []
     script = ROOT / "tests" / "console" / "javascript" / "memory.mjs"
-    told = json.loads(run_node(script, URL=url, CHROMIUM=chromium, BIG="big"))
+    pages = str(min(_PAGES, entities // 100))
+    told = json.loads(run_node(script, URL=url, CHROMIUM=chromium, BIG="big", ENTITY_PAGES=pages))
     empty = {name: value / 1e6 for name, value in told["empty"].items()}
     most = {name: value / 1e6 for name, value in told["largest"].items()}
-    note = f"{empty['rss']:.0f} MB with an empty page; resident {most['rss']:.0f} MB"
+    names = {"own": "private", "shared": "with its share of libraries", "rss": "resident"}
+    sums = [f"{text} {most[one]:.0f}, empty page {empty[one]:.0f}" for one, text in names.items()]
     return [
         Figure("console: JavaScript heap", most["heap"], BROWSER_MB, "MB", True),
-        Figure("console: memory of its own", most["own"], BROWSER_MB, "MB", True, note),
-        Figure("console: with its share of libraries", most["shared"], BROWSER_MB, "MB", True),
+        Figure("console: private memory", most["own"], BROWSER_MB, "MB", True, "; ".join(sums)),
     ]

@@ -18,8 +18,8 @@ _IDS_A_COMMIT = 4_096
 
 def remember(bus: Bus, queue: str, count: int) -> list[bytes]:
     """Let a queue remember random ids, as sends would; return some of them."""
-    seat = bus.broker.find(queue).seats[0]
-    partition, store = seat.online(), seat.store.loop
+    partition = bus.broker.find(queue).partitions[0]
+    core, store = partition.online(), partition.store.loop
     assert store is not None
     dice = random.Random(1)
     known: list[bytes] = []
@@ -28,11 +28,11 @@ def remember(bus: Bus, queue: str, count: int) -> list[bytes]:
         out = WriteBatch()
         for number in range(start, min(start + _IDS_A_COMMIT, count)):
             identity = dice.randbytes(16)
-            partition.ids.record(identity, 1 + number, now)
+            core.ids.record(identity, 1 + number, now)
             if number % 1_000 == 0:
                 known.append(identity)
-        partition.ids.write(out)
-        while partition.ids.maintain(partition.forget_before(now), out):
+        core.ids.write(out)
+        while core.ids.maintain(core.forget_before(now), out):
             _commit(bus, queue, out)
             out = WriteBatch()
         _commit(bus, queue, out)
@@ -41,12 +41,12 @@ def remember(bus: Bus, queue: str, count: int) -> list[bytes]:
 
 def _commit(bus: Bus, queue: str, out: WriteBatch) -> None:
     """Commit at once: nothing else runs while a directory is filled."""
-    seat = bus.broker.find(queue).seats[0]
-    assert seat.store.loop is not None
-    store, partition = seat.store.loop.store, seat.online()
-    partition.commit_started()
+    partition = bus.broker.find(queue).partitions[0]
+    assert partition.store.loop is not None
+    store, core = partition.store.loop.store, partition.online()
+    core.commit_started()
     store.commit(out)
-    partition.commit_finished()
+    core.commit_finished()
     store.maintain()
 
 

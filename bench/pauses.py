@@ -16,10 +16,10 @@ from typing import Any
 from bench.filling import remember, send_in_batches
 from bench.measure import Figure, folder, opened
 from onibus import Bus, Message
-from onibus.broker.settling import peek_in_slices
 from onibus.core.errors import OnibusError
 from onibus.core.inspection import Filter
 from onibus.core.rules.rule import Rule, SqlFilter
+from onibus.gateway.settling import peek_in_slices
 
 #: The processor time that one slice may take.
 SLICE_MS = 20

@@ -11,13 +11,13 @@ from onibus.extras import explained
 if TYPE_CHECKING:
     from onibus.api.claims import Claim
     from onibus.api.log import LogPositions, ReaderInfo
-    from onibus.broker.quotas import Quotas
     from onibus.bus import Bus
     from onibus.core.inspection import Filter
     from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
     from onibus.core.rules.correlation import CorrelationFilter
     from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
     from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+    from onibus.directory.quotas import Quotas
 
 __all__ = [
     "Bus",
@@ -52,7 +52,7 @@ _HOMES = {
     "LogPositions": "api.log",
     "Message": "core.message",
     "QueueSettings": "core.settings",
-    "Quotas": "broker.quotas",
+    "Quotas": "directory.quotas",
     "ReaderInfo": "api.log",
     "ReceivedMessage": "core.message",
     "Rule": "core.rules.rule",

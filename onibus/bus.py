@@ -25,12 +25,6 @@ from msgspec.structs import replace
 
 from onibus.api.log import StampsSetBack
 from onibus.api.operation import ClockInfo
-from onibus.broker import receiving, sending, settling
-from onibus.broker.broker import Broker
-from onibus.broker.namespace import NAME
-from onibus.broker.probing import PROBE_MS
-from onibus.broker.quotas import Quotas
-from onibus.broker.timekeeping import accept_clock, clock_info
 from onibus.calls.claims import ClaimCalls
 from onibus.calls.entities import EntityCalls
 from onibus.calls.log import LogCalls
@@ -41,6 +35,12 @@ from onibus.core.commands import ListDuplicates, ListSessions
 from onibus.core.errors import InvalidArgument, InvalidOperation
 from onibus.core.inspection import Filter, NonExclusive, SessionInfo
 from onibus.core.message import Message, ReceivedMessage, Sent, SentBatch
+from onibus.directory.namespace import NAME
+from onibus.directory.probing import PROBE_MS
+from onibus.directory.quotas import Quotas
+from onibus.directory.timekeeping import accept_clock, clock_info
+from onibus.gateway import receiving, sending, settling
+from onibus.gateway.broker import Broker
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.shard.clock import Clock, MovableClock, SystemClock
 from onibus.shard.disk_room import RESERVE_BYTES
@@ -217,12 +217,12 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         sharing = None if exclusive else NonExclusive(lock_token)
         if exclusive and lock_token is not None:
             raise InvalidArgument("a lock token takes over a non-exclusive session only")
-        found, seat, accepted = await self.ask(
+        found, partition, accepted = await self.ask(
             lambda reply: receiving.accept(
                 self.broker, entity, session_id, owner, wait_ms, reply, sharing
             )
         )
-        return SessionReceiver(self, found, seat, accepted)
+        return SessionReceiver(self, found, partition, accepted)
 
     def fifo_receiver(self, entity: str) -> FifoReceiver:
         """Return a receiver of a FIFO queue."""
@@ -271,8 +271,11 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
         """Return the latest dropped duplicates: MessageId, time, and the original's number (X1)."""
 
         def listed() -> list[tuple[str | None, int, int]]:
-            seats = [seat for seat in self.broker.find(entity).seats if seat.partition is not None]
-            found = [one for seat in seats for one in self.broker.apply(seat, ListDuplicates())]
+            found = [
+                one
+                for partition in self.broker.find(entity).online_partitions()
+                for one in self.broker.apply(partition, ListDuplicates())
+            ]
             return sorted(found, key=lambda one: one[1])
 
         return self.tell(listed)
@@ -282,9 +285,12 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
         def listed() -> list[SessionInfo]:
             found = self.broker.find(entity)
-            seats = [seat for seat in found.seats if seat.partition is not None]
             command = ListSessions(found.number)
-            return [info for seat in seats for info in self.broker.use(found, seat, command)]
+            return [
+                info
+                for partition in found.online_partitions()
+                for info in self.broker.use(found, partition, command)
+            ]
 
         return self.tell(listed)
 
@@ -327,10 +333,15 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
 
     # Timers
 
-    def arm(self) -> None:
-        """Wake up when the broker next has timed work to do."""
+    def keep_time(self) -> None:
+        """Wake up for the broker's timers from now on."""
+        self.broker.timers.listen(self._arm)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Wake up when the broker next has timed work to do: a timer was set."""
         due = self.broker.next_wake()
-        if due < self._timer_due:
+        if due < self._timer_due and not self.broker.closed:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_due = due
@@ -340,11 +351,13 @@ class Bus(EntityCalls, StagingCalls, LogCalls, ClaimCalls):
     def _tick(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None
-        self._timer_due = NEVER
-        self.broker.tick()
-        if not self.broker.closed:
-            self.arm()
+        # `_arm` at the end covers the timers that are set from here on.
+        self._timer, self._timer_due = None, 0
+        try:
+            self.broker.tick()
+        finally:
+            self._timer_due = NEVER
+            self._arm()
 
 
 class OpeningBus:
@@ -371,20 +384,11 @@ class OpeningBus:
 
     async def _open(self) -> Bus:
         loop = asyncio.get_running_loop()
-        bus: Bus
-
-        def run(done: Callable[[], None]) -> None:
-            done()
-            bus.arm()
-
-        def call(done: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(run, done)
-
         broker = Broker(
             self._clock,
             self._stores,
             self._open_store,
-            lambda name: ThreadWriter(name, call, run),
+            lambda name: ThreadWriter(name, loop.call_soon_threadsafe),
             loop.call_soon,
             self._reserve_bytes,
             self._quotas,
@@ -395,10 +399,10 @@ class OpeningBus:
         bus = Bus(broker, loop)
         for works in broker.opening():
             await _on_threads(works)
+        bus.keep_time()
         # Rules that a transaction changed are shown already: so are its messages.
         published = loop.create_future()
         broker.works.when_published(published)
-        bus.arm()
         await published
         return bus
 

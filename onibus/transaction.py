@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from onibus.broker import transacting
-from onibus.broker.entity_rules import with_rule_changed, without_rule
-from onibus.broker.namespace import ChangeRules
-from onibus.broker.transacting import COMMITTED, ROLLED_BACK, UNKNOWN
 from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, ReceivedMessage, Sent
 from onibus.core.rules.rule import Rule
+from onibus.directory.entity_rules import with_rule_changed, without_rule
+from onibus.directory.namespace import ChangeRules
+from onibus.gateway import transacting
+from onibus.gateway.transacting import COMMITTED, ROLLED_BACK, UNKNOWN
 from onibus.receiver import Settler, token_of
 
 if TYPE_CHECKING:

@@ -236,7 +236,7 @@ def picture(bus: Bus, queue: str) -> Any:
 
 def partition_at(bus: Bus, queue: str, index: int = 0) -> Partition:
     """Return the core's own view of a partition."""
-    return bus.broker.find(queue).seats[index].online()
+    return bus.broker.find(queue).partitions[index].online()
 
 
 def keys_of(index: int, count: int = 2, of: int = 16) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from onibus import Bus
+from onibus.shard import tidying
 
 
 async def read(bus: Bus, queue: str, start: int = 1, end: int | None = None, **how: Any) -> Any:
@@ -37,7 +38,7 @@ async def consume(bus: Bus, queue: str, count: int = 1_000) -> None:
 
 def tidy(bus: Bus, queue: str = "q") -> None:
     """Let all partitions do all tidying there is to do."""
-    for seat in bus.broker.find(queue).seats:
-        if seat.partition is not None:
-            while bus.broker.tidy(seat):
+    for partition in bus.broker.find(queue).partitions:
+        if partition.core is not None:
+            while tidying.tidy(partition):
                 pass

@@ -16,7 +16,8 @@ import pytest
 from tests.cache import cached
 
 _INSTALL_S = 300
-_RUN_S = 170
+#: Longer than any script takes on a machine that does other things as well.
+_RUN_S = 900
 
 
 def node_home(folder: Path) -> Path:

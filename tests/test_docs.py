@@ -33,7 +33,6 @@ from onibus import (
 from onibus.api.delivery import Resubmitted
 from onibus.api.entities import EntityInfo
 from onibus.api.staging import Published, Staged
-from onibus.broker.entity import KINDS
 from onibus.client import Unreachable
 from onibus.core import errors, limits
 from onibus.core.arrow_block import SCHEMA
@@ -42,6 +41,7 @@ from onibus.core.inspection import SessionInfo
 from onibus.core.log_batch import READ_SCHEMA
 from onibus.core.outcomes import Fate
 from onibus.core.settings import FIXED
+from onibus.directory.entity import KINDS
 from onibus.receiver import FifoReceiver, Receiver, SessionReceiver
 from onibus.transaction import Transaction
 from tests.source_tree import ROOT, text_of
@@ -65,7 +65,8 @@ FAMILIES = {
 }
 
 #: Public by name only: for receivers inside the package.
-INTERNAL = {(Bus, "ask"), (Bus, "tell"), (Bus, "admit_arrow"), (Bus, "arm"), (Bus, "check_alive")}
+INTERNAL_NAMES = ("ask", "tell", "admit_arrow", "keep_time", "check_alive")
+INTERNAL = {(Bus, name) for name in INTERNAL_NAMES}
 
 
 def programs(page: str) -> list[tuple[int, str]]:

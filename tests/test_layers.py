@@ -1,6 +1,6 @@
 """Folders of `onibus` stand in an order, and each imports only itself and those before it.
 
-    core → api, store → shard → broker → the facade (bus.py, and onibus itself) → testing
+    core → api, store → shard → directory → gateway → bus.py and onibus itself → testing
 
 The core does no I/O, reads no clock and draws no randomness: time and seeds are arguments. Only
 our own imports are looked at; what numpy or pyarrow import is theirs.
@@ -20,21 +20,22 @@ LAYERS = {
     "onibus.extras": 1,
     "onibus.store": 1,
     "onibus.shard": 2,
-    "onibus.broker": 3,
-    "onibus.bus": 4,
-    "onibus.receiver": 4,
-    "onibus.transaction": 4,
-    "onibus.calls": 4,
-    "onibus": 4,
-    "onibus.testing": 5,
-    "onibus.security": 5,
-    "onibus.operation": 5,
-    "onibus.protocols": 6,
-    "onibus.client": 7,
-    "onibus.server": 7,
-    "onibus.spark": 8,
-    "onibus.cli": 9,
-    "onibus.__main__": 10,
+    "onibus.directory": 3,
+    "onibus.gateway": 4,
+    "onibus.bus": 5,
+    "onibus.receiver": 5,
+    "onibus.transaction": 5,
+    "onibus.calls": 5,
+    "onibus": 5,
+    "onibus.testing": 6,
+    "onibus.security": 6,
+    "onibus.operation": 6,
+    "onibus.protocols": 7,
+    "onibus.client": 8,
+    "onibus.server": 8,
+    "onibus.spark": 9,
+    "onibus.cli": 10,
+    "onibus.__main__": 11,
 }
 
 FILES = python_files("onibus")
@@ -114,7 +115,7 @@ def test_upward_imports_are_seen() -> None:
     for source in (
         "from onibus.store.interface import Store",
         "from onibus import testing",
-        "import onibus.broker",
+        "import onibus.gateway",
         "def late():\n    from ...store import interface",
     ):
         assert upward_imports(path, ast.parse(source)), source

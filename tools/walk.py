@@ -3,6 +3,7 @@
     python -m tools.walk                    print every request, one line per file
     python -m tools.walk --summary          print the counts only
     python -m tools.walk AMQP send          print the requests whose name has these words
+    python -m tools.walk --page             write the tables of docs/message-path.md
 
 The server runs in a thread of this process, with SQLite files, and clients send to it over sockets:
 azure-servicebus, boto3 and the native client. A profiler notes each call of a function in another
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import re
 import tempfile
 import threading
 import time
@@ -39,6 +41,12 @@ WARM_UP, TRACES = 3, 9
 #: A server is quiet when no file was entered for this long.
 _QUIET_S = 0.15
 _QUEUE = "walked"
+
+#: The page with the tables, and what surrounds each.
+PAGE = Path(onibus.__file__).resolve().parents[1] / "docs" / "message-path.md"
+TABLE = re.compile(r"(<!-- walk (?P<name>[^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+#: The name of the table with one row per request.
+COUNTS = "counts"
 
 
 @dataclass
@@ -271,6 +279,31 @@ def described(name: str, walked: Walk) -> list[str]:
     return lines
 
 
+def page_with(text: str, walks: dict[str, Walk]) -> str:
+    """Return a page with its tables replaced."""
+
+    def table(found: re.Match[str]) -> str:
+        name = found["name"]
+        lines = _counts(walks) if name == COUNTS else _steps(walks[name])
+        return found[1] + "\n".join(["", *lines, "", found[3]])
+
+    return TABLE.sub(table, text)
+
+
+def _counts(walks: dict[str, Walk]) -> list[str]:
+    rows = [f"| {name} | {len(one.files)} | {one.moves} |" for name, one in walks.items()]
+    return ["| request | files | moves |", "| --- | --- | --- |", *rows]
+
+
+def _steps(walked: Walk) -> list[str]:
+    lines = ["| step | file | called first | what it does |", "| --- | --- | --- | --- |"]
+    for number, (file, code) in enumerate(walked.files.items(), 1):
+        called, says = code.co_qualname.replace(".<locals>", ""), _sentence(code)
+        cells = [str(number), f"`{file}`", f"`{called}`", says]
+        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |"))
+    return lines
+
+
 def _sentence(code: CodeType) -> str:
     """Return the first line of a function's docstring, or nothing."""
     return _docstrings(code.co_filename).get((code.co_name, code.co_firstlineno), "")
@@ -292,13 +325,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", nargs="*", help="words of a request's name")
     parser.add_argument("--summary", action="store_true", help="print the counts only")
+    parser.add_argument("--page", action="store_true", help=f"write the tables of {PAGE.name}")
     given = parser.parse_args()
-    walker = Walker()
+    walker, walks = Walker(), {}
     with served(walker) as server, ExitStack() as stack:
         for request in requests(server.ports, stack):
             if " ".join(given.name) in request.name:
-                lines = described(request.name, walk(walker, request))
+                walked = walks[request.name] = walk(walker, request)
+                lines = described(request.name, walked)
                 print("\n".join(lines[:1] if given.summary else [*lines, ""]), flush=True)
+    if given.page:
+        PAGE.write_text(page_with(PAGE.read_text(), walks))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from onibus.api.messages import Number
+from onibus.api.messages import Number, WaitMs
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
     CLAIM_LEASE_MS_DEFAULT,
@@ -62,6 +62,9 @@ class ClaimIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=1, le=2**53)] | None = None
     #: rejects a program that lost its hold of the reader
     token: str | None = None
+    #: rejects a recreated entity
+    incarnation: Number | None = None
+    wait_ms: WaitMs = 0
 
 
 class HoldClaims(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

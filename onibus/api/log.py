@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from onibus.api.messages import FilterIn, Number
+from onibus.api.messages import FilterIn, Number, WaitMs
+from onibus.core.errors import InvalidArgument
+from onibus.core.limits import PARTITION_COUNT
 
 LogName = Literal["messages", "outcomes"]
+#: One number per partition.
+Positions = Annotated[list[Number], Meta(max_length=PARTITION_COUNT)]
+Positive = Annotated[int, Meta(ge=1, le=2**53)]
 VerdictName = Literal["PASSED", "FAILED", "INCOMPLETE"]
+_RANGE = re.compile(r"\d{1,5}(:\d{1,19}){2}", re.ASCII)
 #: Sentences of a verdict that the broker keeps, and their length.
 FINDINGS_MAX = 20
 FINDING_LENGTH_MAX = 500
@@ -123,8 +130,12 @@ class LogPositions(msgspec.Struct, frozen=True, kw_only=True):
     #: when the entity was created, and the latest time of a row; 0 from earlier servers
     created_ms: int = 0
     last_ms: int = 0
+    #: the time that the server is sure of; 0 from earlier servers
+    now_ms: int = 0
     #: places where an operator set timestamps back: the only ones where they fall
     set_back: tuple[StampsSetBack, ...] = ()
+    #: of a planned read: the number before which it ends in each partition
+    until: tuple[int, ...] | None = None
 
 
 class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
@@ -135,11 +146,29 @@ class WhichLog(msgspec.Struct, forbid_unknown_fields=True):
     since_ms: Number | None = None
 
 
+class PlanRead(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The start of a read of all partitions, how far it may go, and how long to wait for rows."""
+
+    log: LogName = "messages"
+    #: the next number to read in each partition
+    positions: Positions
+    #: numbers that the read does not pass; default: the ends of the log
+    until: Positions | None = None
+    #: all partitions together: rows, and bytes of messages
+    limit: Positive | None = None
+    limit_bytes: Positive | None = None
+    #: also return the first number of that time
+    since_ms: Number | None = None
+    wait_ms: WaitMs = 0
+    #: rejects a recreated entity
+    incarnation: Number | None = None
+
+
 class ReachFrom(msgspec.Struct, forbid_unknown_fields=True):
     """The start and size of a range."""
 
     start: Number
-    limit_bytes: Annotated[int, Meta(ge=1, le=2**53)]
+    limit_bytes: Positive
 
 
 class Reach(msgspec.Struct):
@@ -171,6 +200,32 @@ class OutcomeRange(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     end: Number | None = None
     incarnation: Number | None = None
     reader: str | None = None
+
+
+class LogRanges(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The rows to read of several partitions."""
+
+    #: comma-separated, each partition:start:end with an exclusive end; one range per partition
+    ranges: str
+    incarnation: Number | None = None
+    #: of messages: comma-separated names of columns; default: all
+    columns: str | None = None
+
+
+def ranges_of(text: str) -> list[tuple[int, int, int]]:
+    """Return the partitions, starts and ends of ranges, or reject them."""
+    parts = text.split(",", PARTITION_COUNT)
+    if len(parts) > PARTITION_COUNT or not all(map(_RANGE.fullmatch, parts)):
+        raise InvalidArgument(
+            f"ranges must be up to {PARTITION_COUNT} of partition:start:end, separated by commas"
+        )
+    found = []
+    for part in parts:
+        partition, start, end = map(int, part.split(":"))
+        found.append((partition, start, end))
+    if len({partition for partition, _, _ in found}) < len(found):
+        raise InvalidArgument("ranges has a partition twice: pass one range per partition")
+    return found
 
 
 class Replay(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -19,10 +20,13 @@ from msgspec import Meta
 from onibus.core.errors import InvalidArgument
 from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
-from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.core.message import Message, ReceivedMessage, Sent, size_of_value
 
 #: Longest wait of one request for messages, as in SQS; a client that waits longer sends another.
 WAIT_MS_MAX = 20_000
+
+#: Properties of a message in a response with a body limit, in bytes: as many as Service Bus takes.
+PROPERTIES_BYTES_MAX = 64 << 10
 
 Json = Any
 #: Sequence numbers, claim numbers and positions in logs.
@@ -35,7 +39,7 @@ Count = Annotated[int, Meta(ge=1, le=BATCH_COUNT_MAX)]
 #: Milliseconds of a wait, of another duration, or since 1970.
 WaitMs = Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)]
 Milliseconds = Annotated[int, Meta(ge=0, le=2**53)]
-#: Bytes of each body in a list; more are left out.
+#: Bytes of each body in a list; more are left out, and properties beyond PROPERTIES_BYTES_MAX.
 BodyLimit = Annotated[int, Meta(ge=0, le=2**31)]
 #: A lock token, in hexadecimal.
 Token = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -84,6 +88,8 @@ class MessageOut(msgspec.Struct, kw_only=True, omit_defaults=True):
     session_id: str | None = None
     partition_key: str | None = None
     properties: dict[str, Json] = {}
+    #: how many properties the message has, if only the first of them are here
+    property_count: int | None = None
     time_to_live_ms: int | None = None
     scheduled_enqueue_time_ms: int | None = None
     subject: str | None = None
@@ -138,8 +144,8 @@ def message_out(received: ReceivedMessage, body_limit: int | None = None) -> Mes
     """Return a message for a response, with at most that many bytes of its body."""
     message = received.message
     cut = body_limit is not None and len(message.body) > body_limit
-    text, binary = _beginning(message.body, body_limit or 0) if cut else text_of(message.body)
-    properties = message.properties
+    text, binary = beginning(message.body, body_limit or 0) if cut else text_of(message.body)
+    properties = shown_properties(message.properties, body_limit)
     return MessageOut(
         sequence_number=received.sequence_number,
         enqueued_time_ms=received.enqueued_time_ms,
@@ -152,6 +158,7 @@ def message_out(received: ReceivedMessage, body_limit: int | None = None) -> Mes
         session_id=message.session_id,
         partition_key=message.partition_key,
         properties=plain_values(properties) if properties else properties,
+        property_count=None if properties is message.properties else len(message.properties),
         time_to_live_ms=message.time_to_live_ms,
         scheduled_enqueue_time_ms=message.scheduled_enqueue_time_ms,
         subject=message.subject,
@@ -171,7 +178,19 @@ def message_out(received: ReceivedMessage, body_limit: int | None = None) -> Mes
     )
 
 
-def _beginning(content: bytes, limit: int) -> tuple[str | None, str | None]:
+def shown_properties(properties: dict[str, Any], body_limit: int | None) -> dict[str, Any]:
+    """Return the properties that a response has: the same object, if it has all of them."""
+    if body_limit is None or not properties:
+        return properties
+    size = 0
+    for at, (name, value) in enumerate(properties.items()):
+        size += len(name) + size_of_value(value)
+        if size > PROPERTIES_BYTES_MAX:
+            return dict(islice(properties.items(), at))
+    return properties
+
+
+def beginning(content: bytes, limit: int) -> tuple[str | None, str | None]:
     """Return the beginning of a body, which is not cut inside a character."""
     beginning = content[:limit]
     for end in range(limit, max(limit - 4, -1), -1):
@@ -179,10 +198,6 @@ def _beginning(content: bytes, limit: int) -> tuple[str | None, str | None]:
         if text is not None:
             return text, None
     return text_of(beginning)
-
-
-def messages_out(received: list[ReceivedMessage]) -> Messages:
-    return Messages([message_out(one) for one in received])
 
 
 class FilterIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

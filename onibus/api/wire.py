@@ -8,6 +8,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 PROBLEM = "application/problem+json"
 ARROW = "application/vnd.apache.arrow.stream"
+BYTES = "application/octet-stream"
 TEXT = "text/plain; charset=utf-8"
 
 

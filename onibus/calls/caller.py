@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from onibus.broker.broker import Broker
 from onibus.core.errors import BusClosed
+from onibus.gateway.broker import Broker
 from onibus.shard.replies import Reply
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from onibus.broker.bulk_sending import Admission
+    from onibus.gateway.bulk_sending import Admission
 
 T = TypeVar("T")
 
@@ -30,32 +30,24 @@ class Caller:
         self.check_alive()
         reply: asyncio.Future[Any] = self._loop.create_future()
         command(reply)
-        self.arm()
         return await reply
 
     def tell(self, question: Callable[[], T]) -> T:
         """Send the broker a command that needs no waiting."""
         self.check_alive()
-        try:
-            return question()
-        finally:
-            self.arm()
+        return question()
 
     async def admit_arrow(
         self, entity: str, batch: pa.RecordBatch | pa.Table, to_stage: bool = False
     ) -> Admission:
         """Read the columns of a batch on a thread, while the event loop serves other callers."""
         # pyarrow is slow to import: only callers that send columns load it.
-        from onibus.broker.bulk_sending import Admission
+        from onibus.gateway.bulk_sending import Admission
 
         self.check_alive()
         admission = Admission(self.broker, entity, batch, to_stage)
         await asyncio.to_thread(admission.admit)
         return admission
-
-    def arm(self) -> None:
-        """Wake up when the broker next has timed work to do."""
-        raise NotImplementedError
 
     def check_alive(self) -> None:
         """Raise if the bus is closed."""

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from onibus.api.claims import Claim, ClaimReaderInfo
-from onibus.broker import claim_holding, claim_reading, claim_settling
 from onibus.calls.caller import Caller
 from onibus.core.limits import CLAIM_LEASE_MS_DEFAULT
 from onibus.core.message import ReceivedMessage
+from onibus.directory import claim_holding, claim_reading, claim_settling
+from onibus.gateway import claim_waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,17 +40,22 @@ class ClaimCalls(Caller):
         lease_ms: int = CLAIM_LEASE_MS_DEFAULT,
         max_bytes: int | None = None,
         token: str | None = None,
+        incarnation: int | None = None,
+        wait_ms: int = 0,
     ) -> Claim | None:
         """Reserve up to `limit` active messages, or that many bytes; return None if none is active.
+
+        Wait up to `wait_ms` for the first message.
 
         A claim that is not read within `lease_ms` is released. With a `token`, a program that lost
         its hold of the reader (`hold_claims`) is rejected.
         """
         made: Claim | None = await self.ask(
-            lambda reply: self.broker.claims.claim(
-                entity, reader, limit, lease_ms, max_bytes, reply, token
+            lambda reply: claim_waiting.claim(
+                self.broker, entity, reader, limit, lease_ms, max_bytes, reply, token,
+                wait_ms, incarnation,
             )
-        )
+        )  # fmt: skip
         return made
 
     async def read_claim(

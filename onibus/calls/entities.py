@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from onibus.api.entities import EntityInfo, subscription_name
-from onibus.broker.entity import QUEUE, SUBSCRIPTION, TOPIC
-from onibus.broker.entity_info import info
-from onibus.broker.entity_rules import with_rule_changed, without_rule
-from onibus.broker.namespace import Namespace
 from onibus.calls.caller import Caller
 from onibus.core.rules.rule import DEFAULT_RULE, Rule, compile_rules
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.directory.entity import QUEUE, SUBSCRIPTION, TOPIC
+from onibus.directory.entity_rules import with_rule_changed, without_rule
+from onibus.directory.namespace import Namespace
+from onibus.gateway.entity_info import info
 from onibus.shard.replies import Reply
 
 #: More rules than this are compiled on a thread: a large one takes 2 ms.
@@ -126,7 +126,9 @@ class EntityCalls(Caller):
     async def _change(self, kind: str, name: str, settings: dict[str, Any]) -> None:
         self.check_alive()
         found = self.broker.find(name, kind).name
-        await self._decide(lambda namespace, reply: namespace.change(found, settings, reply))
+        await self._decide(
+            lambda namespace, reply: namespace.change(found, lambda _: settings, reply)
+        )
 
     async def _delete(self, kind: str, name: str) -> None:
         self.check_alive()

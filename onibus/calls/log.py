@@ -14,12 +14,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from onibus.api.log import LogPositions, ReaderInfo, ReaderReport
-from onibus.broker import readers, replaying
-from onibus.broker.named_reader import MESSAGES
-from onibus.broker.reading import LogReading, OutcomeReading
 from onibus.calls.caller import Caller
 from onibus.core.inspection import Filter
+from onibus.directory import readers
+from onibus.directory.named_reader import MESSAGES
+from onibus.gateway import read_planning, replaying
+from onibus.gateway.reading import LogReading, OutcomeReading
 from onibus.shard.replies import Reply
+from onibus.shard.runner import run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,34 @@ class LogCalls(Caller):
         that time or later.
         """
         return self.tell(lambda: readers.positions_of(self.broker, entity, log, since_ms))
+
+    async def plan_read(
+        self,
+        entity: str,
+        positions: Sequence[int],
+        *,
+        log: str = MESSAGES,
+        until: Sequence[int] | None = None,
+        limit: int | None = None,
+        limit_bytes: int | None = None,
+        since_ms: int | None = None,
+        wait_ms: int = 0,
+        incarnation: int | None = None,
+    ) -> LogPositions:
+        """Return the ends of the log, and in `until` those of a read from `positions`.
+
+        Wait up to `wait_ms` for the first row. `limit` and `limit_bytes` bound the rows, and the
+        bytes of messages, of all partitions together; such a read ends at about the same time in
+        each. It does not pass the numbers in `until`. `incarnation` rejects a recreated entity.
+        """
+        planned: LogPositions = await self.ask(
+            lambda reply: read_planning.plan(
+                self.broker, entity, positions, reply,
+                log=log, until=until, limit=limit, limit_bytes=limit_bytes,
+                since_ms=since_ms, wait_ms=wait_ms, incarnation=incarnation,
+            )
+        )  # fmt: skip
+        return planned
 
     def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
         """Return the end of a range from `start`, exclusive, with that many bytes of messages.
@@ -76,7 +106,7 @@ class LogCalls(Caller):
                 start, end, limit, limit_bytes
             )
         )
-        make = BatchMaker(partition, reading.seat.online().numbering, schema)
+        make = BatchMaker(partition, reading.partition.numbering, schema)
         return self._read(lambda reply: reading.next_slice(make, reply))
 
     def read_outcomes(
@@ -100,7 +130,7 @@ class LogCalls(Caller):
                 start, end
             )
         )
-        numbering, below = reading.seat.online().numbering, reading.end
+        numbering, below = reading.partition.numbering, reading.end
         return self._read(
             lambda reply: reading.next_slice(
                 lambda rows: [outcome_batch(rows, start, below, numbering)], reply
@@ -211,13 +241,15 @@ class LogCalls(Caller):
         one is still recorded.
         """
         count: int = await self.ask(
-            lambda reply: replaying.replay(
-                self.broker,
-                LogReading(self.broker, entity, partition, incarnation).between(
-                    start, end, None, None
+            lambda reply: run(
+                replaying.replay(
+                    self.broker,
+                    LogReading(self.broker, entity, partition, incarnation).between(
+                        start, end, None, None
+                    ),
+                    to or entity,
+                    where or Filter(),
                 ),
-                to or entity,
-                where or Filter(),
                 reply,
             )
         )

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from onibus.api.delivery import MOVES_MAX, Resubmitted
 from onibus.api.staging import ProducerInfo, Published, Staged
-from onibus.broker.producers import Note
-from onibus.broker.resubmitting import NO_LIMIT, Resubmission
 from onibus.calls.caller import Caller
 from onibus.core.checks import check_whole
 from onibus.core.errors import InvalidArgument
@@ -16,7 +14,10 @@ from onibus.core.inspection import Filter
 from onibus.core.lifecycle import State
 from onibus.core.limits import STAGED_LEASE_MS_DEFAULT
 from onibus.core.message import Message
+from onibus.directory.producers import Note
+from onibus.gateway.resubmitting import NO_LIMIT, Resubmission
 from onibus.shard.replies import Reply
+from onibus.shard.runner import run
 from onibus.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ class StagingCalls(Caller):
         def command(reply: Reply) -> None:
             source = self.broker.find(entity)
             source.outlet_settings()
-            resubmission = Resubmission(self.broker, source, to, dry_run, reply, state, most)
+            resubmission = Resubmission(self.broker, source, to, dry_run, state, most)
             if numbers is not None:
-                resubmission.by_numbers(numbers)
+                run(resubmission.by_numbers(numbers), reply)
             elif where is not None:
-                resubmission.by_filter(where)
+                run(resubmission.by_filter(where), reply)
 
         result: Resubmitted = await self.ask(command)
         return result
@@ -114,7 +115,7 @@ class StagingCalls(Caller):
         """
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         await self.ask(
-            lambda reply: self.broker.producers.stage(entity, messages, note, lease_ms, reply)
+            lambda reply: run(self.broker.producers.stage(entity, messages, note, lease_ms), reply)
         )
 
     async def stage_arrow(
@@ -133,7 +134,7 @@ class StagingCalls(Caller):
         note = Note(0, producer, batch, task, attempt, piece, 0, 0)
         admission = await self.admit_arrow(entity, rows, to_stage=True)
         await self.ask(
-            lambda reply: self.broker.producers.stage(entity, admission, note, lease_ms, reply)
+            lambda reply: run(self.broker.producers.stage(entity, admission, note, lease_ms), reply)
         )
 
     async def publish(
@@ -155,8 +156,11 @@ class StagingCalls(Caller):
         """
         named = list(attempts)
         result: Published = await self.ask(
-            lambda reply: self.broker.producers.publish(
-                entity, producer, batch, named, reply, checkpoint, any_content
+            lambda reply: run(
+                self.broker.producers.publish(
+                    entity, producer, batch, named, checkpoint, any_content
+                ),
+                reply,
             )
         )
         return result
@@ -164,7 +168,7 @@ class StagingCalls(Caller):
     async def discard(self, entity: str, *, producer: str, batch: int | None = None) -> int:
         """Delete the staged rows of a producer, of one batch or of all; return how many pieces."""
         count: int = await self.ask(
-            lambda reply: self.broker.producers.discard(entity, producer, batch, reply)
+            lambda reply: run(self.broker.producers.discard(entity, producer, batch), reply)
         )
         return count
 
@@ -182,6 +186,6 @@ class StagingCalls(Caller):
         Its next batch is published whatever its number.
         """
         known: bool = await self.ask(
-            lambda reply: self.broker.producers.forget_one(entity, producer, reply)
+            lambda reply: run(self.broker.producers.forget_one(entity, producer), reply)
         )
         return known

@@ -102,8 +102,8 @@ def refuse_unknown(data: Path, stores: list[str] | None) -> None:
 
     The configuration may name stores that the server has not created yet.
     """
-    from onibus.broker.namespace import NAME
     from onibus.core.errors import Damaged, StoreFailed
+    from onibus.directory.namespace import NAME
     from onibus.server.data_directory import find_paths
 
     given = named(stores, "--store")

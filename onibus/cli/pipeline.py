@@ -12,7 +12,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -135,7 +135,21 @@ def spark_when_needed(
             raise told_plainly(error) from error
         finally:
             for one in started:
-                one.stop()
+                _stop(one)
+
+
+def _stop(session: SparkSession) -> None:
+    """Stop Spark, even if this thread was interrupted while it waited for Java's answer."""
+
+    def stop() -> None:
+        # It may have ended.
+        with suppress(Exception):
+            session.stop()
+
+    # Each thread has its own connection to Java.
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    stopping.join()
 
 
 @contextmanager
@@ -192,8 +206,8 @@ def _on_signals(stop: threading.Event | None, interrupt: bool = False) -> None:
             raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
-        # Ctrl-C interrupts a job without an event anyway.
-        for ending in (signal.SIGTERM,) if stop is None else (signal.SIGINT, signal.SIGTERM):
+        # Python's handler of SIGINT is not enough: Spark's would print traces.
+        for ending in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ending, handle)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -29,7 +29,7 @@ from onibus.cli.pipeline import (
     without_digits,
 )
 from onibus.cli.session import Session, command
-from onibus.cli.values import moment_ms
+from onibus.cli.values import keep_ms_of, moment_ms
 from onibus.core.errors import InvalidOperation, OnibusError
 
 if TYPE_CHECKING:
@@ -66,6 +66,31 @@ BodySchema = Annotated[
 MessageType = Annotated[
     str | None, typer.Option("--type", help="Name of the Protobuf message: shop.Order.")
 ]
+Keep = Annotated[
+    str | None,
+    typer.Option(
+        metavar="90d|all",
+        help="Remove rows from the lake that are older, from now on. Default: what the lake "
+        "records, at first all.",
+    ),
+]
+Table = Annotated[
+    str | None,
+    typer.Option(
+        "--table",
+        metavar="delta|iceberg",
+        help="Write Delta tables, or Iceberg tables of the same files as well, from now on. "
+        "Default: what the lake records, at first delta.",
+    ),
+]
+Catalog = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS|NAME",
+        help="Catalog of the Iceberg tables: an address, or a name in the configuration of "
+        "pyiceberg. Default: what the lake records, at first iceberg.db in the lake.",
+    ),
+]
 OnError = Annotated[
     str,
     typer.Option(
@@ -78,6 +103,7 @@ OnError = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     command(app, "capture")(capture)
+    command(app, "register")(register_tables)
     command(app, "audit")(audit)
     command(app, "report")(report)
 
@@ -100,6 +126,9 @@ def capture(
     schema: BodySchema = None,
     message_type: MessageType = None,
     on_error: OnError = "rescue",
+    keep: Keep = None,
+    table: Table = None,
+    catalog: Catalog = None,
     messages_per_batch: Annotated[
         int | None, typer.Option(min=1, help="Maximum number of messages per batch.")
     ] = None,
@@ -108,7 +137,7 @@ def capture(
     master: Master = None,
     conf: Conf = None,
 ) -> None:
-    """Capture an entity's messages and their outcomes as Delta tables.
+    """Capture an entity's messages and their outcomes as Delta or Iceberg tables.
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
@@ -116,10 +145,12 @@ def capture(
     from onibus.spark.jobs.capture import capture as run
 
     interval_s = seconds_of(interval)
+    keeping: dict[str, Any] = {"keep_ms": keep_ms_of(keep), "table_format": table}
+    keeping["catalog"] = catalog
     stop = threading.Event()
-    ends = stop if continuous else None
+    ends, rest = (stop, interval_s) if continuous else (None, None)
     if entity is None:
-        _capture_all(session, lake, interval_s if continuous else None, stop, master, conf)
+        _capture_all(session, lake, rest, stop, master, conf, keeping)
         return
     source = source_of(session, entity)
     if messages_per_batch is not None:
@@ -128,7 +159,6 @@ def capture(
         spark_when_needed(session, master, conf, ends) as spark,
         session.out.progress() as progress,
     ):
-        tell = _telling(progress, entity)
         done = run(
             spark,
             source,
@@ -140,10 +170,11 @@ def capture(
             schema=schema,
             message_type=message_type,
             on_error=on_error,
+            **keeping,
             accept_gap=accept_gap,
             new_identity=new_identity,
             on_wait=lambda holder: session.out.say(f"waiting for {holder}, which writes this lake"),
-            on_progress=tell,
+            on_progress=_telling(progress, entity),
             stopped=stop.is_set,
         )
     session.out.done(msgspec.to_builtins(done), _sentence(done))
@@ -185,6 +216,7 @@ def _capture_all(
     stop: threading.Event,
     master: str | None,
     conf: list[str] | None,
+    keeping: Mapping[str, Any],
 ) -> None:
     """Capture every entity once, or repeatedly at an interval."""
     from onibus.spark.jobs.capture_all import capture_round
@@ -206,7 +238,7 @@ def _capture_all(
 
     def captured(entity: str, done: Captured) -> None:
         said.pop(entity, None)
-        if not done.files:
+        if not done.files and not done.removed:
             return
         out.done(msgspec.to_builtins(done) | {"entity": entity}, f"{entity}: {_sentence(done)}")
 
@@ -219,6 +251,7 @@ def _capture_all(
                     spark,
                     source,
                     lake,
+                    **keeping,
                     on_captured=captured,
                     on_failure=failed,
                     stopped=stop.is_set,
@@ -239,9 +272,35 @@ def _sentence(done: Captured) -> str:
         f"captured {done.messages:,} messages and {done.outcomes:,} outcomes in {done.files} "
         f"files ({bytes_text(done.size_bytes)}), {done.seconds:.1f} s"
     )
+    if done.removed:
+        sentence += f"; removed {done.removed:,} rows that were too old"
     if done.errors:
         sentence += f"; {done.errors:,} fields or bodies could not be decoded: see table errors"
     return sentence
+
+
+def register_tables(
+    session: Session,
+    entity: Annotated[
+        str | None,
+        typer.Argument(help="A queue, a topic, or a subscription. Default: all of the lake."),
+    ] = None,
+    lake: LakeFolder = "lake",
+    catalog: Catalog = None,
+) -> None:
+    """Create the Iceberg tables of a lake again, after it was moved.
+
+    Do this too if another program changed them. The Delta tables stay as they are. No server and
+    no Spark is needed.
+    """
+    from onibus.spark.jobs.register import entities_with_iceberg
+    from onibus.spark.jobs.register import register as run
+    from onibus.spark.lake import Lake
+
+    names: list[str] = []
+    for one in [entity] if entity else entities_with_iceberg(lake):
+        names += run(Lake(lake, one), catalog)
+    session.out.done({"tables": names}, f"registered {len(names)} tables: {', '.join(names)}")
 
 
 def audit(
@@ -347,12 +406,13 @@ def _range(verdict: Verdict) -> str:
     if not verdict.covered:
         return ""
     spans = [f"{first} to {last}" for first, last in verdict.covered.values()]
+    begins = "the first that its retention left" if verdict.kept_from else "the lake's start"
     if len(spans) == 1:
-        return f", from the lake's start to its end: sequence numbers {spans[0]}"
+        return f", from {begins} to its end: sequence numbers {spans[0]}"
     parts = "; ".join(
         f"partition {at} {span}" for at, span in zip(verdict.covered, spans, strict=True)
     )
-    return f", from the lake's start to its end: {parts}"
+    return f", from {begins} to its end: {parts}"
 
 
 def report(

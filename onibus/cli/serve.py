@@ -125,6 +125,7 @@ def run(
     given: dict[str, Any],
     on_ready: Callable[[Ready], None] = lambda ready: None,
     prepare: Callable[[Bus], Awaitable[None]] | None = None,
+    on_config: Callable[[Config], None] = lambda config: None,
 ) -> int:
     """Serve with the given options; return the exit code."""
     file, as_json, quiet = given["config"], given["as_json"], given["quiet"]
@@ -140,6 +141,7 @@ def run(
         config = load(file, os.environ, flags)
     except InvalidArgument as error:
         return _fail(exits.USAGE, str(error))
+    on_config(config)
     # Files created from here on are readable by their owner only.
     os.umask(0o077)
     start_logs(config.options.log_format, config.options.log_level)

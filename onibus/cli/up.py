@@ -20,10 +20,12 @@ import typer
 
 from onibus.cli import serve as serving
 from onibus.cli.printing import print_error, print_line
+from onibus.cli.values import keep_ms_of
 from onibus.core.errors import Refused
 
 if TYPE_CHECKING:
     from onibus.bus import Bus
+    from onibus.server.config import Config
     from onibus.server.run import Ready
 
 #: Delay before a failed pipeline restarts: the first, and the longest.
@@ -39,9 +41,18 @@ _FINISH_S = 30.0
 class Pipeline:
     """A capture process that keeps running next to a server."""
 
-    def __init__(self, lake: str, interval: str) -> None:
+    def __init__(
+        self,
+        lake: str,
+        interval: str,
+        keep_ms: int | None,
+        table: str | None = None,
+        catalog: str | None = None,
+    ) -> None:
         self._lake = lake
         self._interval = interval
+        self._keep_ms = keep_ms
+        self._tables = {"--table": table, "--catalog": catalog}
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
@@ -49,15 +60,22 @@ class Pipeline:
         #: the lines of the run before this one
         self._said: set[str] = set()
 
+    def configure(self, config: Config) -> None:
+        """Take the options that the command line lacks from the configuration."""
+        if self._keep_ms is None:
+            self._keep_ms = config.lake.keep_ms
+
     async def prepare(self, bus: Bus) -> None:
         """Retain each message for the lake from now on, before a client can send one."""
         from onibus.spark.session import check_startable
 
         try:
             await asyncio.to_thread(check_startable)
-            # Only now: it imports packages that come with Spark.
+            # Only now: they import packages that come with Spark.
+            from onibus.spark.iceberg_catalog import check_tables
             from onibus.spark.lake_reserving import reserve_all
 
+            check_tables(self._tables["--table"], self._tables["--catalog"])
             await reserve_all(bus, self._lake)
         except Refused as error:
             self._refused = error
@@ -67,17 +85,27 @@ class Pipeline:
         if self._refused is not None:
             print_error(f"onibus: the server runs without a pipeline: {self._refused}")
             return
-        print_line(f"the pipeline captures every entity into {self._lake}")
+        from onibus.spark.lake_reaching import address_of
+
+        print_line(f"the pipeline captures every entity into {address_of(self._lake)}")
         connection = f"@{ready.connection_file}" if ready.connection_file else ready.development
         arguments = [
             *(sys.executable, "-m", "onibus.cli.with_parent"),
             *("pipeline", "capture", "--all", "--continuous"),
             *("--lake", self._lake, "--interval", self._interval),
+            *self._keeping(),
             *("--connect", connection or ready.http),
             *(("--trust", ready.certificate) if ready.certificate else ()),
         ]
         self._thread = threading.Thread(target=self._keep, args=(arguments,), daemon=True)
         self._thread.start()
+
+    def _keeping(self) -> tuple[str, ...]:
+        """Return the options of the capture for the age of rows and the format of tables."""
+        given = {name: value for name, value in self._tables.items() if value is not None}
+        if self._keep_ms is not None:
+            given["--keep"] = f"{self._keep_ms}ms" if self._keep_ms else "all"
+        return tuple(word for option in given.items() for word in option)
 
     def _keep(self, arguments: list[str]) -> None:
         rest = _REST_S
@@ -128,9 +156,17 @@ class Pipeline:
 
 def up(**given: Any) -> None:
     """Run a server and capture every entity into a lake."""
-    pipeline = Pipeline(given.pop("lake"), given.pop("interval"))
+    keep_ms = keep_ms_of(given.pop("keep"))
+    pipeline = Pipeline(
+        given.pop("lake"), given.pop("interval"), keep_ms, given.pop("table"), given.pop("catalog")
+    )
     try:
-        code = serving.run(given, on_ready=pipeline.start, prepare=pipeline.prepare)
+        code = serving.run(
+            given,
+            on_ready=pipeline.start,
+            prepare=pipeline.prepare,
+            on_config=pipeline.configure,
+        )
     finally:
         pipeline.stop()
     raise typer.Exit(code)
@@ -155,6 +191,36 @@ _PARAMETERS = [
         "lake",
     ),
     _option("interval", str, typer.Option(help="Interval between captures."), "10 seconds"),
+    _option(
+        "keep",
+        str | None,
+        typer.Option(
+            help="Remove rows from the lake that are older, from now on. Default: keep_ms of "
+            "[lake], else what the lake records.",
+            metavar="90d|all",
+        ),
+        None,
+    ),
+    _option(
+        "table",
+        str | None,
+        typer.Option(
+            help="Write Delta tables, or Iceberg tables of the same files as well. Default: what "
+            "the lake records, at first delta.",
+            metavar="delta|iceberg",
+        ),
+        None,
+    ),
+    _option(
+        "catalog",
+        str | None,
+        typer.Option(
+            help="Catalog of the Iceberg tables: an address, or a name in the configuration of "
+            "pyiceberg. Default: what the lake records, at first iceberg.db in the lake.",
+            metavar="ADDRESS|NAME",
+        ),
+        None,
+    ),
 ]
 up.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
 up.__annotations__ = {one.name: one.annotation for one in _PARAMETERS}

@@ -25,6 +25,16 @@ def optional_ms(written: str | None) -> int | None:
     return None if written is None else duration_ms(written)
 
 
+def keep_ms_of(written: str | None) -> int | None:
+    """Parse how long a lake keeps rows; 0 for all, None for what the lake records."""
+    if written is None:
+        return None
+    keep_ms = 0 if written == "all" else duration_ms(written)
+    if written != "all" and keep_ms < _UNIT_MS["d"]:
+        raise typer.BadParameter(f"--keep is {written}: use at least 1d, or all")
+    return keep_ms
+
+
 def moment_ms(written: str | None) -> int | None:
     """Parse an ISO 8601 time (UTC by default), or a duration before now."""
     if written is None:

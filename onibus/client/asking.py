@@ -41,7 +41,7 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerResponse:
     """A response."""
 
     status: int
@@ -73,7 +73,15 @@ class AnswerLost(OnibusError):
 def path_of(group: str, name: str = "", *rest: str | int) -> str:
     """Return an API path, with slashes in names encoded."""
     parts = [group, *([name] if name else []), *(str(part) for part in rest)]
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(map(_segment, parts))
+
+
+def _segment(part: str) -> str:
+    """Return a name as a part of a path."""
+    if part in (".", ".."):
+        # As they are, they would remove themselves and the part before them.
+        return part.replace(".", "%2E")
+    return quote(part, safe="")
 
 
 def get(path: str, **query: Any) -> Ask:

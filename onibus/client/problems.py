@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from onibus.api.wire import Problem
-from onibus.client.asking import Answer
+from onibus.client.asking import ServerResponse
 from onibus.core import errors
 from onibus.core.errors import OnibusError
 
@@ -32,7 +32,7 @@ _KINDS: dict[str, type[OnibusError]] = {
 }
 
 
-def problem_of(answer: Answer) -> OnibusError | None:
+def problem_of(answer: ServerResponse) -> OnibusError | None:
     """Return the error of a response, or None if it succeeded."""
     if answer.status < 400:
         return None

@@ -262,11 +262,11 @@ def _read(body: pa.Buffer, rows: int) -> pa.RecordBatch:
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise Damaged(f"a block's body is no Arrow stream: {error}") from error
+        raise Damaged(f"a block's body is not an Arrow stream: {error}") from error
     if batch.num_rows != rows:
         raise Damaged(f"a block of {rows} rows has {batch.num_rows} in its body")
     if any(batch.column(name).null_count for name in _DEFAULTS):
-        raise Damaged("a block's body has nulls where there are none")
+        raise Damaged("a block's body has nulls where it must not")
     return batch
 
 

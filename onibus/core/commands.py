@@ -11,7 +11,7 @@ lose of it is a lock that ends early.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
@@ -68,6 +68,10 @@ class Command(msgspec.Struct, Generic[R], frozen=True, tag=True):
     stamps: ClassVar[bool] = False
     #: whether sends that arrived before it must be applied before it
     after_sends: ClassVar[bool] = False
+    #: whether rows that were kept may be deleted after it
+    frees: ClassVar[bool] = False
+    #: whether a caller always waits for the commit of what it changes
+    is_awaited: ClassVar[bool] = False
 
     @property
     def answered_early(self) -> bool:
@@ -103,6 +107,18 @@ def check_token(token: object) -> None:
         raise UnknownToken("not a lock token of this bus: use the token of the received message")
 
 
+def are_tokens(tokens: Sequence[Any]) -> bool:
+    """Return whether a partition may have issued all of these as lock tokens."""
+    return set(map(type, tokens)) <= {bytes} and set(map(len, tokens)) <= {TOKEN.size}
+
+
+def check_tokens(tokens: Sequence[object]) -> None:
+    """Reject bytes that no partition ever issued as a lock token."""
+    if not are_tokens(tokens):
+        for token in tokens:
+            check_token(token)
+
+
 # Sending
 
 
@@ -110,6 +126,7 @@ class Send(Command[Stored], frozen=True):
     """Store admitted messages; return the result of each, one by one or in columns."""
 
     stamps: ClassVar[bool] = True
+    is_awaited: ClassVar[bool] = True
 
     batch: Batch
     #: its fan-out, if that was computed before
@@ -155,13 +172,20 @@ class CarryOut(Command[Stored], frozen=True):
     part: Part
     #: what `FindRepeats` returned at this moment; None to find it now
     originals: list[int] | None = None
+    #: the operation that holds the messages that it settles, if one does
+    work: int | None = None
 
 
-class Stage(Command[None], frozen=True):
-    """Keep a part until its operation is decided; hold the messages that it will change."""
+class Stage(Command[list[int]], frozen=True):
+    """Keep a part until its operation is decided; hold the messages that it will change.
+
+    Returns the blocks that have its messages.
+    """
 
     work: int
     part: Part
+    #: the store that decides the operation; empty: that of the namespace
+    decider: str = ""
 
 
 class Publish(Command[Stored], frozen=True):
@@ -171,7 +195,8 @@ class Publish(Command[Stored], frozen=True):
 
     work: int
     piece: int
-    part: Part
+    #: the part, if the caller still has it; None to read it back
+    part: Part | None = None
 
 
 class Unstage(Command[None], frozen=True):
@@ -190,8 +215,17 @@ class ReadStaged(Query["Part | None"], frozen=True):
     piece: int
 
 
-class ListStagedBlocks(Query[list[int]], frozen=True):
-    """Return the blocks that have the messages of a staged part."""
+class StagedFacts(NamedTuple):
+    """Facts about a staged part that need none of its messages."""
+
+    #: the store that decides its operation; empty: that of the namespace
+    decider: str
+    #: the blocks that have its messages
+    blocks: list[int]
+
+
+class InspectStaged(Query[StagedFacts], frozen=True):
+    """Return what decides a staged part, and where its messages are."""
 
     work: int
     piece: int
@@ -402,8 +436,7 @@ class Settle(Command[list[Refused | None]], frozen=True):
     atomic: bool = False
 
     def __post_init__(self) -> None:
-        for token in self.tokens:
-            check_token(token)
+        check_tokens(self.tokens)
 
 
 class Delete(Command[list[Refused | None]], frozen=True):
@@ -413,8 +446,7 @@ class Delete(Command[list[Refused | None]], frozen=True):
     tokens: Sequence[bytes]
 
     def __post_init__(self) -> None:
-        for token in self.tokens:
-            check_token(token)
+        check_tokens(self.tokens)
 
 
 class Renew(Command[list[int | Refused]], frozen=True):
@@ -432,8 +464,7 @@ class Renew(Command[list[int | Refused]], frozen=True):
     atomic: bool = False
 
     def __post_init__(self) -> None:
-        for token in self.tokens:
-            check_token(token)
+        check_tokens(self.tokens)
         if self.duration_ms is not None:
             check_whole("visibility_ms", self.duration_ms, 0, VISIBILITY_MS_MAX)
 
@@ -616,7 +647,7 @@ class Tailed(msgspec.Struct, frozen=True):
     messages: list[ReceivedMessage]
     #: the ordinal at which the next look starts
     next: int
-    #: bytes of the bodies that it read
+    #: bytes that it read, the steps of the filter counted as bytes
     size: int
 
 
@@ -627,7 +658,7 @@ class Tail(Query[Tailed], frozen=True):
     wanted: Filter
     #: where the last look ended; 0 for the first look
     start: int
-    #: bounds of one look: messages, and bytes of their bodies
+    #: bounds of one look: messages, and bytes
     looks: int
     bytes_max: int
 
@@ -780,6 +811,16 @@ class ChangeSubscription(Command[None], frozen=True):
     settings: SubscriptionSettings
 
 
+class Subscribe(Command[None], frozen=True):
+    """Add a subscription to a topic; it gets the messages sent from now on."""
+
+    is_use: ClassVar[bool] = False
+
+    number: int
+    settings: SubscriptionSettings
+    rules: Sequence[Rule]
+
+
 class SetRules(Command[None], frozen=True):
     """Replace the rules of a subscription."""
 
@@ -794,6 +835,7 @@ class KeepFor(Command[None], frozen=True):
     """
 
     is_use: ClassVar[bool] = False
+    frees: ClassVar[bool] = True
 
     reader: str
     position: int
@@ -805,6 +847,7 @@ class KeepNoLonger(Command[None], frozen=True):
     """Keep nothing for a named reader any longer."""
 
     is_use: ClassVar[bool] = False
+    frees: ClassVar[bool] = True
 
     reader: str
     outcomes_of: int | None = None
@@ -854,6 +897,150 @@ class GetStamp(Query[int], frozen=True):
     ordinal: int
 
 
+# Counting
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of messages of a subscription, and the size of its partition."""
+
+    #: waiting, locked or delayed
+    active: int = 0
+    #: messages that are not simply waiting, by their states; empty if the subscription is
+    states: Sequence[int] = ()
+    #: locked, claimed or held by a multi-partition operation
+    held: int = 0
+    #: bytes of the log
+    size_bytes: int = 0
+    recorded_ids: int = 0
+    #: duplicates that were dropped
+    duplicates: int = 0
+
+    def count(self, states: Iterable[State]) -> int:
+        """Return how many messages are in some states, other than active."""
+        return sum(self.states[state] for state in states) if self.states else 0
+
+    @property
+    def available(self) -> int:
+        """How many messages can be received now."""
+        return self.active - self.count((State.LOCKED, State.DELAYED))
+
+
+class Measure(Query[Measured], frozen=True):
+    """Count the messages of a subscription."""
+
+    subscription: int
+
+
+class MeasureIds(Query[int], frozen=True):
+    """Return about how much memory recorded ids take."""
+
+
+class SessionsInUse(msgspec.Struct, frozen=True):
+    """Sessions of one slice that are locked or have held messages."""
+
+    count: int
+    #: the lowest ordinal that waits in the sessions of the slice; None if none does
+    oldest: int | None
+    #: sessions in the slice
+    looked: int
+    #: where the next slice starts; 0 at the end
+    next: int
+
+
+class CountSessions(Query[SessionsInUse], frozen=True):
+    """Count a slice of the sessions in use, and find the message that waits longest."""
+
+    subscription: int
+    start: int
+    looks: int
+
+
+class FindOldest(Query[int | None], frozen=True):
+    """Return the ordinal of the message that waits longest; None if no visible message waits."""
+
+    subscription: int
+    #: what `CountSessions` found, if the messages have sessions
+    of_sessions: int | None = None
+
+
+class Group(msgspec.Struct, frozen=True):
+    """A message group of a queue with fair delivery (B10)."""
+
+    in_flight: int
+    is_noisy: bool = False
+    #: messages found to wait behind those of other groups
+    passed: int = 0
+
+
+class Groups(msgspec.Struct, frozen=True):
+    """Some message groups by their names."""
+
+    groups: dict[str, Group]
+    #: where the next slice starts; None at the end
+    next: int | None
+
+
+class ListGroups(Query[Groups], frozen=True):
+    """Return a slice of the groups with messages in flight or noisy; none without fair delivery."""
+
+    subscription: int
+    start: int
+    looks: int
+
+
+class ListNoisy(Query[dict[str, Group]], frozen=True):
+    """Return the noisy groups; none without fair delivery."""
+
+    subscription: int
+
+
+class HeldMessages(msgspec.Struct, frozen=True):
+    """Messages that were delivered together."""
+
+    count: int
+    session_id: str | None
+    owner: str
+    #: None if the lock of their session, or their owner, holds them
+    received_ms: int | None = None
+    until_ms: int | None = None
+
+
+class Holds(msgspec.Struct, frozen=True):
+    """Some of what receivers hold."""
+
+    held: list[HeldMessages]
+    #: where the next slice starts; None at the end
+    next: int | None
+
+
+class ListHolds(Query[Holds], frozen=True):
+    """Return a slice of what receivers hold, by wall time."""
+
+    subscription: int
+    start: int
+    #: messages that the slice looks at; a receive counts as ten more
+    looks: int
+
+
+class HasAttempt(Query[bool], frozen=True):
+    """Return whether a FIFO receive is recorded under an attempt id (F9)."""
+
+    subscription: int
+    attempt_id: str
+
+
+class CheckExists(Query[None], frozen=True):
+    """Reject a subscription that was deleted."""
+
+    subscription: int
+
+
+class HasForwardable(Query[bool], frozen=True):
+    """Return whether dead-lettered messages wait to be forwarded."""
+
+    subscription: int
+
+
 # The log
 
 
@@ -890,6 +1077,81 @@ class CheckLog(Query[None], frozen=True):
 
     start: int
     end: int
+
+
+class HasBlock(Query[bool], frozen=True):
+    """Return whether a row of the log is in that block still."""
+
+    ordinal: int
+    block: int
+
+
+class HasOutcomes(Query[bool], frozen=True):
+    """Return whether outcomes are where a plan found them."""
+
+    subscription: int
+    place: OutcomePlace
+
+
+class LogEnds(msgspec.Struct, frozen=True):
+    """The ends of the log, or of the outcomes of a subscription, which have their own numbers."""
+
+    #: the ordinal from which on no row is missing
+    complete_from: int
+    #: the ordinal below which every row is durable
+    visible_below: int
+    #: the ordinal of the next row
+    following: int
+
+
+class FindEnds(Query[LogEnds], frozen=True):
+    """Return the ends of the log, or of the outcomes of a subscription."""
+
+    outcomes_of: int | None = None
+
+
+class FindPosition(Query[int], frozen=True):
+    """Return the ordinal of a sequence number, or of the next one; check that of an outcome."""
+
+    number: int
+    outcomes_of: int | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.number) is not int:
+            what = "a sequence number" if self.outcomes_of is None else "the number of an outcome"
+            raise InvalidArgument(f"{self.number!r} is not {what}")
+
+
+class FindLost(Query[tuple[int, int] | None], frozen=True):
+    """Return the first run of missing rows from a position on; None if no row is missing."""
+
+    position: int
+    outcomes_of: int | None = None
+
+
+class FindReach(Query[int], frozen=True):
+    """Return the ordinal before which durable rows have at most `size` bytes, but one row."""
+
+    start: int
+    size: int
+
+
+class FindTime(Query[int | None], frozen=True):
+    """Return a time near the row at a position; None if it takes a search."""
+
+    position: int
+    outcomes_of: int | None = None
+
+
+class Stamps(msgspec.Struct, frozen=True):
+    """The last timestamp of a log, and where timestamps were set back."""
+
+    last_ms: int
+    repairs: list[Repair]
+
+
+class ListStamps(Query[Stamps], frozen=True):
+    """Return the last timestamp of the log, and where timestamps were set back."""
 
 
 class FindSince(Query[int], frozen=True):

@@ -90,6 +90,17 @@ class Members:
             if len(self._added) > _COUNTED_AT_ONCE:
                 self._count()
 
+    def add_flags(self, number: int, taken: npt.NDArray[np.bool_]) -> None:
+        """Add a subscription that takes the rows with a flag; `recount` counts them."""
+        if taken.all():
+            self._taken[number] = None
+        elif taken.any():
+            self._taken[number] = np.packbits(taken, bitorder="little").tobytes()
+
+    def recount(self, counts: npt.NDArray[Any]) -> None:
+        """Set how many take each row: fewer than were added, if some were released since."""
+        self._counts = counts
+
     def _count(self) -> None:
         if self._added:
             counts = np.bincount(self._added, minlength=len(self._counts))

@@ -10,9 +10,9 @@ import msgspec
 
 from onibus.core.errors import FilterFailed, InvalidArgument
 from onibus.core.lifecycle import DEAD, State
-from onibus.core.message import ReceivedMessage
+from onibus.core.message import ReceivedMessage, size_of_properties
 from onibus.core.rules.sql_compile import Condition, compile_filter
-from onibus.core.rules.subject import subject_of
+from onibus.core.rules.subject import Subject, subject_of
 
 #: The words by which a filter names states.
 STATES: dict[str, frozenset[State]] = {
@@ -21,6 +21,9 @@ STATES: dict[str, frozenset[State]] = {
     "scheduled": frozenset({State.SCHEDULED}),
     "dead-lettered": DEAD,
 }
+
+#: Bytes that are read in about the time of a step of an SQL filter (core/rules/subject.py).
+BYTES_A_STEP = 10
 
 #: A name, or a place in a list, in the path to a field of a JSON body.
 _STEP = re.compile(r"([^.\[\]]+)|\[(0|[1-9]\d{0,8})\]")
@@ -56,6 +59,22 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def matches(self, message: ReceivedMessage) -> bool:
         """Return whether the message's own fields match."""
+        return self.look(message)[0]
+
+    def look(self, message: ReceivedMessage) -> tuple[bool, int]:
+        """Return whether a message matches, and what finding out took, as bytes that are read."""
+        size = len(message.body)
+        if message.properties:
+            size += size_of_properties(message.properties)
+        if not self._has_fields(message):
+            return False, size
+        if self.sql is None:
+            return True, size
+        subject = subject_of(message)
+        selected = self._selects(subject)
+        return selected, size + BYTES_A_STEP * (len(self.sql) // 4 + subject.steps)
+
+    def _has_fields(self, message: ReceivedMessage) -> bool:
         stamp = message.enqueued_time_ms
         return (
             (self.session_id is None or message.session_id == self.session_id)
@@ -65,7 +84,6 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             and (self.enqueued_before_ms is None or stamp < self.enqueued_before_ms)
             and self.dead_letter_reason in (None, message.dead_letter_reason or "")
             and (self.body_path is None or self._has_field(message.body))
-            and (self.sql is None or self._selects(message))
         )
 
     def _has_field(self, body: bytes) -> bool:
@@ -83,11 +101,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         as_json = msgspec.json.encode(value).decode()
         return not isinstance(value, str) and as_json == self.body_equals
 
-    def _selects(self, message: ReceivedMessage) -> bool:
+    def _selects(self, subject: Subject) -> bool:
         """Return whether the SQL filter is true; a filter that cannot be evaluated is not."""
         assert self.condition is not None
         try:
-            return self.condition(subject_of(message)) is True
+            return self.condition(subject) is True
         except FilterFailed:
             return False
 

@@ -159,6 +159,8 @@ def _blocks(partition: Partition) -> Iterator[str]:
         yield f"6: live and in no block: {sorted(live.keys() - found)}"
     if size != log.live_bytes:
         yield f"7: {size} bytes live, {log.live_bytes} were counted"
+    if log.total_bytes != sum(place.size for place in log.places):
+        yield f"7: {log.total_bytes} bytes were counted in all blocks"
 
 
 def _dead(subscription: Subscription) -> Iterator[str]:

@@ -123,8 +123,12 @@ class Log:
         out: WriteBatch,
         keys: bytes | None = None,
         members: Members | None = None,
+        live: int | None = None,
     ) -> None:
-        """Add a block, of rows with ordinals from first to last; in a topic, for its members."""
+        """Add a block, of rows with ordinals from first to last; in a topic, for its members.
+
+        `live`: how many of its rows are live, if some were released before.
+        """
         entries = None
         if isinstance(payload, StagedBlock):
             block, entries, size = payload
@@ -137,6 +141,8 @@ class Log:
         place_row = (block, self.partition, *span, rows, expires, size, keys, fans, entries)
         out.put(BLOCK_INDEX, place_row)
         place = BlockPlace(block, first, last, rows, expires, size)
+        if live is not None:
+            place.live = live
         if members is not None:
             place.fans = members.fans()
             place.live = place.fans.live()
@@ -191,6 +197,11 @@ class Log:
         if at < 0 or self.places[at].last < ordinal:
             raise Damaged(f"partition {self.partition}: no block has ordinal {ordinal}")
         return self.places[at]
+
+    def has(self, place: BlockPlace) -> bool:
+        """Return whether a block is still there."""
+        at = bisect_left(self.places, place.first, key=_first)
+        return at < len(self.places) and self.places[at] is place
 
     def read(self, place: BlockPlace) -> Block:
         """Return a block's rows."""
@@ -302,11 +313,18 @@ class Log:
         places = self.places
         dead = [p for p in places[start:end] if not p.live and p.last < self.floor]
         for place in dead:
-            self.drop(place, out)
+            self._drop(place, out)
             self.complete_from = max(self.complete_from, place.last + 1)
         if dead:
             gone = set(dead)
             places[start:end] = [place for place in places[start:end] if place not in gone]
+
+    def remove(self, group: list[BlockPlace], out: WriteBatch) -> None:
+        """Delete blocks whose rows are in another one, or are not kept."""
+        for place in group:
+            self._drop(place, out)
+        gone = set(group)
+        self.places = [place for place in self.places if place not in gone]
 
     def _release_in(self, place: BlockPlace, first: int, last: int) -> None:
         if place.fans is not None:
@@ -319,7 +337,7 @@ class Log:
         place.live -= rows
         self.live_bytes += place.live_bytes - before
 
-    def drop(self, place: BlockPlace, out: WriteBatch) -> None:
+    def _drop(self, place: BlockPlace, out: WriteBatch) -> None:
         """Delete a block's rows; the caller takes it off `places`."""
         self.live_bytes -= place.live_bytes
         self.total_bytes -= place.size

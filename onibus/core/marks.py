@@ -92,6 +92,11 @@ class Marks:
                 return _STATES[self._states[at]]
         return None
 
+    def reason(self, ordinal: int) -> str | None:
+        """Return why a message was dead-lettered; a cold mark stays cold."""
+        mark = self.hot.get(ordinal)
+        return self._read(ordinal)[2] if mark is None else mark.reason
+
     def __getitem__(self, ordinal: int) -> Mark:
         mark = self.hot.get(ordinal) or self.get(ordinal)
         assert mark is not None
@@ -183,6 +188,8 @@ class _Agenda:
         self._at = 0
 
     def next_due(self) -> int:
+        if self._at == len(self._places):
+            return self.timers.next_due()
         return min(self._first_cold()[0], self.timers.next_due())
 
     def pop(self, until: int) -> int | None:

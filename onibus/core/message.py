@@ -63,6 +63,20 @@ class Message(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True)
     received_before: int = 0
 
 
+#: What a property costs in addition to the bytes of its value, about, as bytes.
+_PROPERTY_BYTES = 50
+
+
+def size_of_properties(properties: dict[str, Any]) -> int:
+    """Return about how many bytes properties have."""
+    return sum([size_of_value(one) for one in properties.values()])
+
+
+def size_of_value(value: Any) -> int:
+    """Return about how many bytes a property has."""
+    return _PROPERTY_BYTES + (len(value) if isinstance(value, (str, bytes)) else 0)
+
+
 #: Message → the bytes of its row.
 encode = msgspec.msgpack.Encoder().encode
 #: The bytes of a row → Message.

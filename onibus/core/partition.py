@@ -10,12 +10,13 @@ caller commits before it replies.
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from onibus.core.block import NEVER
 from onibus.core.clock_offsets import ClockOffsets
 from onibus.core.commands import Command
-from onibus.core.errors import Refused
+from onibus.core.errors import EntityNotFound, Refused
 from onibus.core.fair_queue import FairQueue
 from onibus.core.handlers import CHECKS, HANDLERS
 from onibus.core.id_runs import Sizes
@@ -30,9 +31,14 @@ from onibus.core.returns import Returns
 from onibus.core.rules.rule import CompiledRule
 from onibus.core.settings import LogSettings, QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.core.subscription import Subscription
+from onibus.core.tally import Tally
 from onibus.core.timers import Timers
 
+if TYPE_CHECKING:
+    from onibus.core.path.compact import Rewrite
+
 R = TypeVar("R")
+_UNKNOWN: tuple[None, int] = (None, NEVER)
 
 
 class Partition:
@@ -59,8 +65,12 @@ class Partition:
         self.offsets = offsets or ClockOffsets()
         #: where ends of deliveries are recorded, if anywhere
         self.returns: Returns | None = None
+        #: where a subscription counts, by its number
+        self.tallies: Callable[[int], Tally] = lambda number: Tally()
         #: how often the store was opened: keeps tokens of a crashed run from matching
         self.boot = boot
+        #: rises with each change, and is higher after each opening of the store
+        self.changes = boot << 40
         self.numbering = Numbering(index, settings.enable_partitioning, counter_bits)
         self.log = Log(partition_id, pages)
         self.ids = RememberedIds(partition_id, pages, self.id_sizes)
@@ -72,6 +82,8 @@ class Partition:
         self.stale: dict[int, Subscription] = {}
         self._dues = Timers()
         self._moments = 0
+        #: what `next_wake` has found since the last change, and the offset that it holds for
+        self._wake: tuple[int | None, int] = _UNKNOWN
         #: bus time by which locks have expired that hold their messages still: a slice is left
         self.overdue = 0
         #: the position of each named reader of the log (R2)
@@ -98,6 +110,8 @@ class Partition:
         self.seen = 0
         #: deleted subscriptions whose rows of the log are still counted (path/erase.py)
         self.releasing = 0
+        #: blocks that are being rewritten (path/compact.py)
+        self.rewrite: Rewrite | None = None
         self._committing_below = 1
         self._committing_ids = 0
 
@@ -114,6 +128,7 @@ class Partition:
         `Refused` means that nothing has changed. After any other error the memory of the partition
         is in doubt. The partition knows whether it changed: if it did, `out` has its records.
         """
+        self._check_subscription(command)
         try:
             result: R = HANDLERS[type(command)](self, command, now, wall, out)
         except Refused as refusal:
@@ -127,7 +142,15 @@ class Partition:
 
     def check(self, command: Command[R]) -> None:
         """Raise the rejection with which `apply` would end, if it would; change nothing."""
+        self._check_subscription(command)
         CHECKS[type(command)](self, command)
+
+    def _check_subscription(self, command: Command[Any]) -> None:
+        number = getattr(command, "subscription", 0)
+        if not number and command.is_query:
+            number = getattr(command, "outcomes_of", 0)
+        if number and number not in self.subscriptions:
+            raise EntityNotFound("the subscription was deleted")
 
     # Settings and time
 
@@ -150,6 +173,7 @@ class Partition:
         """Add a subscription to a topic; it gets the messages sent from now on."""
         subscription = Subscription(self, number, settings)
         subscription.rules = rules
+        subscription.tally = self.tallies(number)
         if self.log.next_ordinal > 1:
             # Nothing is written: each block is stored with its subscriptions (core/fans.py).
             subscription.gone.add(1, self.log.next_ordinal - 1)
@@ -186,9 +210,12 @@ class Partition:
 
     def next_wake(self) -> int:
         """Return the bus time of the next change that time brings."""
-        due = min(self.subscription.next_due(), self.log.next_expiry())
-        if len(self.subscriptions) > 1:
-            due = min(due, self._next_due_of_all())
+        moments, due = self._wake
+        if moments != self.offsets.moments:
+            due = min(self.subscription.next_due(), self.log.next_expiry())
+            if len(self.subscriptions) > 1:
+                due = min(due, self._next_due_of_all())
+            self._wake = (self.offsets.moments, due)
         return due
 
     def _next_due_of_all(self) -> int:
@@ -261,6 +288,8 @@ class Partition:
         Bus time continues from `seen` after a restart: ids forgotten by then stay forgotten.
         """
         self.dirty = False
+        self.changes += 1
+        self._wake = _UNKNOWN
         self.seen = now
         if not by_itself:
             self.accessed = now

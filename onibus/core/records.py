@@ -36,10 +36,10 @@ Format version 4 (3 had no `entries` in `block_index`; 2 no `takeover` and no `s
 and, in the namespace's own store:
 
     entities     incarnation                       name, kind, settings, created
-    works        work                              content (broker/works.py)
-    producers    entity, producer                  content (broker/producers.py)
-    readers      entity, reader                    content (broker/readers.py)
-    claims       entity, reader, claim             content (broker/claim_rows.py)
+    works        work                              content (directory/works.py)
+    producers    entity, producer                  content (directory/producers.py)
+    readers      entity, reader                    content (directory/readers.py)
+    claims       entity, reader, claim             content (directory/claim_rows.py)
 
 `entity` is an entity's incarnation.
 """
@@ -180,9 +180,13 @@ class WriteBatch:
         """Return how many bytes its large values have: messages, and data kept with them."""
         size = 0
         for table in LARGE:
-            for row in self.tables.get(table, {}).values():
-                if row is not None:
-                    size += sum([len(value) for value in row if isinstance(value, LARGE_VALUES)])
+            rows = self.tables.get(table)
+            if rows is None:
+                continue
+            for row in rows.values():
+                for value in row or ():
+                    if type(value) in LARGE_VALUES:
+                        size += len(value)  # type: ignore[arg-type]
         return size
 
     def __bool__(self) -> bool:

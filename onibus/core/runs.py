@@ -153,6 +153,13 @@ class Runs:
             at += 1
         return total
 
+    def outside(self, ordinals: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which of these ordinals are not in the set."""
+        if not self.firsts or not len(ordinals):
+            return np.ones(len(ordinals), bool)
+        at = np.searchsorted(np.frombuffer(self.firsts, ORDINAL), ordinals, side="right") - 1
+        return (at < 0) | (ordinals > np.frombuffer(self.lasts, ORDINAL)[np.maximum(at, 0)])
+
     def next_outside(self, ordinal: int) -> int:
         """Return the lowest ordinal from this one on that is not in the set."""
         at = bisect_right(self.firsts, ordinal) - 1

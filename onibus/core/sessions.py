@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -307,9 +307,9 @@ class Sessions:
         """
         return self._cold.first()
 
-    def hot(self) -> list[Session]:
+    def hot(self) -> Collection[Session]:
         """Return all other sessions: up to millions, so walk them in slices."""
-        return list(self._hot.values())
+        return self._hot.values()
 
     def kept(self) -> list[str]:
         """Return the sessions that may have their own row."""

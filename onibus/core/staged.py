@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.core.commands import Repeats, Settlement
+from onibus.core.commands import Repeats, Settlement, StagedFacts
 from onibus.core.errors import Damaged
 from onibus.core.message import decode
 from onibus.core.path.admit import Prepared
@@ -102,15 +102,17 @@ class _Row(msgspec.Struct, array_like=True):
     columns: memoryview | None = None
     #: (block, rows, size) of the blocks that have the columns; empty if they are in `columns`
     bodies: list[tuple[int, int, int]] = []
+    #: the store that decides its operation; earlier versions: always that of the namespace
+    decider: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_Row).decode
 
 
-def encode_part(part: Part) -> bytes:
+def encode_part(part: Part, decider: str = "") -> bytes:
     """Return a part as it is staged."""
-    row = _Row([], part.changes, part.rename, part.only)
+    row = _Row([], part.changes, part.rename, part.only, decider=decider)
     if isinstance(part.batch, list):
         row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
     else:
@@ -121,9 +123,10 @@ def encode_part(part: Part) -> bytes:
     return _encode(row)
 
 
-def blocks_of(content: bytes) -> list[int]:
-    """Return the blocks that have the columns of a part that was staged."""
-    return [block for block, _, _ in _read(content).bodies]
+def facts_of(content: bytes) -> StagedFacts:
+    """Return what decides a part that was staged, and the blocks that have its columns."""
+    row = _read(content)
+    return StagedFacts(row.decider, [block for block, _, _ in row.bodies])
 
 
 def _read(content: bytes) -> _Row:

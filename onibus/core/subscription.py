@@ -209,17 +209,16 @@ class Subscription:
         """
         number, epoch, check = TOKEN.unpack(token)
         hold = self.holds.get(epoch)
-        if hold is not None and hold.check == check:
-            for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
-                if ordinal in hold.ordinals:
-                    return ordinal if late or not self._is_overdue(hold, ordinal) else 0
+        if hold is None or hold.check != check:
+            return 0
+        overdue = 0 if late else self.partition.overdue
+        for ordinal in self.numbering.candidates(number, self.log.next_ordinal):
+            if ordinal in hold.ordinals:
+                return 0 if overdue and self._is_overdue(hold, ordinal, overdue) else ordinal
         return 0
 
-    def _is_overdue(self, hold: Hold, ordinal: int) -> bool:
+    def _is_overdue(self, hold: Hold, ordinal: int, overdue: int) -> bool:
         """Return whether a lock has expired and its message is not released yet."""
-        overdue = self.partition.overdue
-        if not overdue:
-            return False
         until = hold.ordinals[ordinal]
         if hold.carried:
             session = self.sessions.find(hold.session or "")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from onibus.core import errors
@@ -41,6 +42,7 @@ BROKER_REASONS = frozenset(
 _ENDINGS = frozenset(
     event for (_, event), following in LIFECYCLE.items() if following is State.GONE
 ) - {Input.ACTIVATE}
+_ended = itemgetter(*sorted(_ENDINGS))
 
 #: Upper bounds of the classes of durations, in seconds: from a commit in memory to a long poll.
 BOUNDS = (
@@ -110,7 +112,7 @@ class Tally:
     @property
     def gone(self) -> int:
         """Return how many messages have left the entity; an activated one stays in it."""
-        return sum(self.inputs[one] for one in _ENDINGS)
+        return sum(_ended(self.inputs))
 
     def dead_lettered(self, reason: str | None) -> None:
         word = reason if reason in BROKER_REASONS else BY_APPLICATION

@@ -39,6 +39,10 @@ class Timers:
         if len(self._heap) > 2 * len(self._due) + 64:
             self._rebuild()
 
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Call a function when a deadline is set: it may be the earliest."""
+        self._changed = changed
+
     def is_set(self, key: Key) -> bool:
         return key in self._due
 

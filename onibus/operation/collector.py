@@ -8,6 +8,7 @@ after every slice. It caches a page for a second: all requests within it get the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import platform
 import time
 from collections.abc import Iterator
@@ -15,27 +16,23 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from onibus.broker.claim_rows import RELEASING, STAGING
-from onibus.broker.entity import TOPIC, Entity
-from onibus.broker.readers import lag_of
-from onibus.core.commands import GetStamp
-from onibus.core.errors import OnibusError
-from onibus.core.fair_queue import FairQueue
-from onibus.core.lifecycle import State
-from onibus.core.numbering import ORDINALS_END
-from onibus.core.partition import Partition
-from onibus.core.subscription import Subscription
+from onibus.core.commands import FindOldest, GetStamp, ListNoisy, Measure, MeasureIds
+from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline
 from onibus.core.tally import Durations, Tally
+from onibus.directory.claim_rows import RELEASING, STAGING
+from onibus.directory.entity import TOPIC, Entity
+from onibus.directory.readers import lag_of
 from onibus.operation import metrics
 from onibus.operation.exposition import Labels, Metric, Samples
+from onibus.operation.figures import session_slices
 from onibus.operation.peers import Peers
 from onibus.operation.traffic import Traffic
 from onibus.operation.version import own_version
-from onibus.shard.seat import Seat
+from onibus.shard.partition import ShardPartition
 
 if TYPE_CHECKING:
-    from onibus.broker.namespace import Namespace
     from onibus.bus import Bus
+    from onibus.directory.namespace import Namespace
     from onibus.shard.shard import Shard
 
 #: Samples taken, or lines written, before other clients run: about a millisecond.
@@ -153,86 +150,76 @@ class Collector:
         name = entity.name
         gathering.put(metrics.ENTITIES, (entity.kind,), 1)
         gathering.put(metrics.WAITING, (name,), len(entity.waiters))
-        offline = sum(seat.partition is None or bool(seat.store.stalled) for seat in entity.seats)
+        offline = sum(
+            not partition.is_online or bool(partition.store.stalled)
+            for partition in entity.partitions
+        )
         gathering.put(metrics.OFFLINE, (name,), offline)
         _tally(gathering, name, entity.tally)
         yield
-        for seat in entity.seats:
-            partition = seat.partition
-            part = None if partition is None else partition.subscriptions.get(entity.number)
-            if partition is not None and part is not None:
-                yield from self._partition(gathering, entity, seat, partition, part, before)
+        for partition in entity.partitions:
+            # It may be deleted, or go offline, between any two steps.
+            with contextlib.suppress(EntityNotFound, PartitionOffline):
+                yield from self._partition(gathering, entity, partition, before)
         for reader in list(entity.readers.values()):
-            for seat in entity.seats:
-                partition = seat.partition
-                if partition is not None and entity.number in partition.subscriptions:
+            for partition in entity.partitions:
+                with contextlib.suppress(EntityNotFound, PartitionOffline):
                     lag = lag_of(entity, reader, partition)
-                    gathering.put(metrics.LAG, (name, reader.name, str(seat.index)), lag)
+                    gathering.put(metrics.LAG, (name, reader.name, str(partition.index)), lag)
                 yield
         yield from self._claims(gathering, entity)
 
     def _partition(
-        self,
-        gathering: _Gathering,
-        entity: Entity,
-        seat: Seat,
-        partition: Partition,
-        part: Subscription,
-        before: _Oldest,
+        self, gathering: _Gathering, entity: Entity, partition: ShardPartition, before: _Oldest
     ) -> Iterator[None]:
-        key = (entity.name, str(seat.index))
+        key, store = (entity.name, str(partition.index)), partition.store
+        measured = store.look(partition, Measure(entity.number))
         for word, states in metrics.STATES.items():
             if entity.kind != TOPIC or word == "scheduled":
-                count = sum(part.counts[state] for state in states)
-                gathering.put(metrics.MESSAGES, (word, *key), count)
+                gathering.put(metrics.MESSAGES, (word, *key), measured.count(states))
         if entity.topic is None:
-            gathering.put(metrics.SIZE, key, partition.log.live_bytes)
-            gathering.put(metrics.IDS, key, partition.ids.count)
-            gathering.put(metrics.IDS_BYTES, key, partition.ids.memory_bytes())
+            gathering.put(metrics.SIZE, key, measured.size_bytes)
+            gathering.put(metrics.IDS, key, measured.recorded_ids)
+            gathering.put(metrics.IDS_BYTES, key, store.look(partition, MeasureIds()))
         yield
         if entity.kind == TOPIC:
             return
-        # The core's active count includes locked and delayed messages.
-        waiting = part.active_count() - part.counts[State.LOCKED] - part.counts[State.DELAYED]
-        gathering.put(metrics.MESSAGES, ("active", *key), waiting)
-        in_use, first = 0, ORDINALS_END
-        for session in part.sessions.hot():
-            in_use += session.in_use
-            if session.ready:
-                first = min(first, session.ready[0])
-            gathering.work += 1
+        gathering.put(metrics.MESSAGES, ("active", *key), measured.available)
+        in_use, first = 0, None
+        for some in session_slices(entity, partition):
+            in_use += some.count
+            first = min((one for one in (first, some.oldest) if one is not None), default=None)
+            gathering.work += some.looked
             yield
         gathering.put(metrics.SESSIONS, key, in_use)
-        if part.settings.requires_session:
-            first = min(first, part.sessions.first_cold())
-        else:
-            first = part.ready.first()
-        if isinstance(part.ready, FairQueue):
-            noisy = part.ready.noisy(self._broker.clock.now())
+        if entity.outlet_settings().fair_delivery:
+            noisy = store.look(partition, ListNoisy(entity.number))
             gathering.put(metrics.NOISY, key, len(noisy))
-        gathering.put(metrics.OLDEST, key, self._age(gathering, seat, part, first, before))
+        age = self._age(gathering, entity, partition, first, before)
+        gathering.put(metrics.OLDEST, key, age)
         yield
 
     def _age(
-        self, gathering: _Gathering, seat: Seat, part: Subscription, first: int, before: _Oldest
+        self,
+        gathering: _Gathering,
+        entity: Entity,
+        partition: ShardPartition,
+        of_sessions: int | None,
+        before: _Oldest,
     ) -> float:
         """Return the age of the first waiting message; read its block only once."""
-        partition = seat.partition
-        if partition is None or partition.subscriptions.get(part.number) is not part:
-            return 0.0
-        # A receiver may have settled it since.
-        if first >= part.log.visible_below or not part.is_live(first):
-            return 0.0
-        known = before.get(part.key)
-        if known is None or known[0] != first:
-            gathering.work += READ
-            try:
-                command = GetStamp(part.number, first)
-                stamp = self._broker.apply(seat, command, self._broker.clock.now())
-            except OnibusError:
+        store, key = partition.store, (partition.id, entity.number)
+        try:
+            oldest = store.look(partition, FindOldest(entity.number, of_sessions))
+            if oldest is None:
                 return 0.0
-            known = (first, stamp)
-        self._oldest[part.key] = known
+            known = before.get(key)
+            if known is None or known[0] != oldest:
+                gathering.work += READ
+                known = (oldest, store.look(partition, GetStamp(entity.number, oldest)))
+        except OnibusError:
+            return 0.0
+        self._oldest[key] = known
         return max(self._broker.clock.wall() - known[1], 0) / 1_000
 
     def _claims(self, gathering: _Gathering, entity: Entity) -> Iterator[None]:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onibus.core.tally import percentile
-from onibus.operation.figures import Figures, figures_of
+from onibus.operation.figures import Figures, KnownFigures
 
 if TYPE_CHECKING:
-    from onibus.broker.broker import Broker
-    from onibus.broker.entity import Entity
+    from onibus.directory.entity import Entity
+    from onibus.gateway.broker import Broker
 
 EVERY_SECONDS = 10.0
 #: Points kept per entity: one hour.
@@ -102,11 +102,12 @@ class _Ring:
 class History:
     """The history of a bus."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, figures: KnownFigures) -> None:
         self._broker = broker
+        self._known = figures
         self._rings: OrderedDict[int, _Ring] = OrderedDict()
-        #: by incarnation: a number that rose if the entity was used since the sample before
-        self._used: dict[int, int] = {}
+        #: by incarnation: the figures of the last sample
+        self._seen: dict[int, Figures] = {}
         #: times of the samples, and the number of the first of them
         self._times: list[int] = []
         self._first = 0
@@ -129,34 +130,40 @@ class History:
             await asyncio.sleep(EVERY_SECONDS)
 
     async def sample(self) -> None:
-        """Record the figures of every entity that was used since the last sample."""
+        """Record the figures of every entity whose figures changed since the last sample."""
         self._times.append(self._broker.clock.wall() // 1_000)
         if len(self._times) > POINTS + 1:
             del self._times[0]
             self._first += 1
         number = self._first + len(self._times) - 1
-        before, self._used = self._used, {}
+        before, self._seen = self._seen, {}
         for looked, entity in enumerate(list(self._broker.namespace.entities.values()), 1):
-            incarnation, tally = entity.incarnation, entity.tally
-            # A subscription gets messages without being used itself. Neither number ever falls.
-            used = self._used[incarnation] = entity.last_used + tally.selected
-            if before.get(incarnation, 0 if tally.accepted or tally.selected else used) != used:
-                self._put(entity, number)
+            incarnation = entity.incarnation
+            figures = self._seen[incarnation] = self._known.of(entity)
+            # A new entity has no history before its first message.
+            last = before.get(incarnation, None if figures.accepted else figures)
+            if last is not figures:
+                self._put(entity, number, last, figures)
             elif (ring := self._rings.get(incarnation)) is not None:
                 ring.copy_last()
             if looked % _SLICE == 0:
                 await asyncio.sleep(0)
-        for gone in self._rings.keys() - self._used.keys():
+        for gone in self._rings.keys() - self._seen.keys():
             del self._rings[gone]
+        self._known.keep_only(self._seen)
 
-    def _put(self, entity: Entity, number: int) -> None:
+    def _put(self, entity: Entity, number: int, last: Figures | None, figures: Figures) -> None:
         ring = self._rings.get(entity.incarnation)
+        waits = entity.tally.waits.counts
         if ring is None:
             if len(self._rings) >= RINGS_MAX:
                 self._rings.popitem(last=False)
             ring = self._rings[entity.incarnation] = _Ring(number)
+            if last is not None and last.delivered:
+                # Its ring made room earlier: when its messages were delivered is not known.
+                ring.waits_seen = list(waits)
         self._rings.move_to_end(entity.incarnation)
-        ring.put(figures_of(entity), entity.tally.waits.counts)
+        ring.put(figures, waits)
 
     def rates(self, entity: Entity) -> tuple[float, float]:
         """Return messages accepted and gone per second, between the last two samples."""
@@ -179,7 +186,7 @@ class History:
         """Return the history of an entity, as far as it is kept."""
         ring = self._rings.get(entity.incarnation)
         if ring is None:
-            now, flat = figures_of(entity), len(self._times)
+            now, flat = self._known.of(entity), len(self._times)
             still: dict[str, Any] = {name: [getattr(now, name)] * flat for name in _STATES}
             still |= dict.fromkeys(_COUNTERS, [0.0] * flat) | dict.fromkeys(_WAITS, [None] * flat)
             return Points(times=list(self._times), **still)

@@ -14,9 +14,9 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
-from onibus.broker.alarms import Alarms
 from onibus.core.errors import Damaged
 from onibus.operation.visible import visible
+from onibus.shard.alarms import Alarms
 
 TEXT = "text"
 JSON = "json"

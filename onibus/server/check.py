@@ -18,13 +18,13 @@ from typing import Any, cast
 import apsw
 import msgspec
 
-from onibus.broker.broker import Broker
-from onibus.broker.namespace import NAME
 from onibus.core.block import verify
 from onibus.core.errors import AlreadyOpen, Damaged, InvalidArgument, OnibusError, StoreFailed
 from onibus.core.invariants import violations
 from onibus.core.records import BLOCK_INDEX, BLOCKS, FORMAT_VERSION, STAGED
-from onibus.core.staged import blocks_of
+from onibus.core.staged import facts_of
+from onibus.directory.namespace import NAME
+from onibus.gateway.broker import Broker
 from onibus.server.backup import MANIFEST
 from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory, Places, find_paths, known_stores
@@ -204,7 +204,7 @@ def _blocks(store: Rehearsal, report: Report) -> Iterator[Finding]:
     """Read every row of every block."""
     listed: Any = dict(cast("Any", store.scan(BLOCK_INDEX, ("block", "rows"))))
     rows_staged = cast("Iterator[tuple[bytes]]", store.scan(STAGED, ("content",)))
-    staged = {block for (content,) in rows_staged for block in blocks_of(content)}
+    staged = {block for (content,) in rows_staged for block in facts_of(content).blocks}
     seen = set()
     bad = 0
     for (block,) in cast("Iterator[tuple[int]]", store.scan(BLOCKS, ("block",))):
@@ -299,17 +299,17 @@ def _partitions(broker: Broker, bad: set[str], report: Report) -> Iterator[Findi
     for store in broker.stores.values():
         if store.error is not None and store.name not in bad:
             yield Finding(ERROR, store.name, str(store.error), _RESTORE)
-        for seat in store.seats.values():
+        for partition in store.partitions.values():
             report.partitions += 1
-            where = f"partition {seat.index} of {seat.entity.name}"
-            if seat.partition is None:
+            where = f"partition {partition.index} of {partition.entity.name}"
+            if partition.core is None:
                 if store.error is None:
-                    yield Finding(ERROR, where, f"cannot be loaded: {seat.offline}", _RESTORE)
+                    yield Finding(ERROR, where, f"cannot be loaded: {partition.offline}", _RESTORE)
                 continue
-            for part in seat.partition.subscriptions.values():
+            for part in partition.core.subscriptions.values():
                 report.messages += part.log.next_ordinal - 1 - part.gone.count
             try:
-                words = violations(seat.partition)
+                words = violations(partition.core)
             except OnibusError as error:
                 words = [str(error)]
             for one in words[:FINDINGS_MAX]:

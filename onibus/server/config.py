@@ -17,9 +17,9 @@ from typing import Any, Literal, get_type_hints
 
 import msgspec
 
-from onibus.broker.probing import PROBE_MS
-from onibus.broker.quotas import Quotas
 from onibus.core.errors import InvalidArgument
+from onibus.directory.probing import PROBE_MS
+from onibus.directory.quotas import Quotas
 from onibus.protocols.http.limits import Limits
 from onibus.security.keys import ROOT_NAME, AccessKey, check_key
 from onibus.server.config_file import (
@@ -28,11 +28,13 @@ from onibus.server.config_file import (
     check_keys,
     plain,
     read_keys,
+    read_lake,
     read_queues,
     read_topics,
 )
 from onibus.server.emulator import read_emulator
 from onibus.server.wanted import Wanted
+from onibus.shard.clock import DAY_MS
 from onibus.shard.disk_room import RESERVE_BYTES
 
 PREFIX = "ONIBUS_"
@@ -98,6 +100,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class LakeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The lake of `onibus up`."""
+
+    #: how long rows stay; 0 for all rows, None for what the lake records
+    keep_ms: int | None = None
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Complete configuration of a server."""
 
@@ -108,13 +117,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     keys: list[AccessKey] = []
     entities: list[Wanted] = []
+    #: what `onibus up` tells its pipeline
+    lake: LakeConfig = LakeConfig()
     #: whether the file is a Service Bus emulator's
     of_emulator: bool = False
 
 
 OPTIONS = Options.__struct_fields__
 _TYPES = get_type_hints(Options)
-_TABLES = ("stores", "quotas", "limits", "keys", "queues", "topics")
+_TABLES = ("stores", "quotas", "limits", "lake", "keys", "queues", "topics")
 
 
 def load(
@@ -181,6 +192,10 @@ def _read_toml(path: Path, table: dict[str, Any]) -> dict[str, Any]:
             *read_topics(f"{path}: topics", table.get("topics", {})),
         ],
     }
+    if "lake" in table:
+        known = LakeConfig.__struct_fields__
+        parts["lake"] = read_lake(f"{path}: lake", table["lake"], LakeConfig, known)
+        _check_lake(f"{path}: lake.keep_ms", parts["lake"])
     for name, kind in (("quotas", Quotas), ("limits", Limits)):
         if name in table:
             known = kind.__slots__
@@ -234,6 +249,11 @@ def _check_positive(where: str, value: Any, names: Any) -> None:
     for name in names:
         if getattr(value, name) <= 0:
             raise InvalidArgument(f"{where}.{name}: write a number above 0")
+
+
+def _check_lake(where: str, lake: LakeConfig) -> None:
+    if lake.keep_ms and lake.keep_ms < DAY_MS:
+        raise InvalidArgument(f"{where} is {lake.keep_ms}: use at least P1D, or 0 to keep all rows")
 
 
 def _check(config: Config) -> None:

@@ -1,7 +1,10 @@
-"""Tables of a configuration file: keys, stores and entities to create.
+"""Tables of a configuration file: keys, stores, the lake and entities to create.
 
 [stores]                                    names of message stores and their directories
 main = "/mnt/first"
+
+[lake]                                      the lake of onibus up
+keep_ms = "P90D"
 
 [[keys]]                                    shared access keys kept outside the bus
 name = "orders-in"
@@ -89,6 +92,11 @@ def read_keys(where: str, value: Any) -> list[AccessKey]:
             raise InvalidArgument(f"{at}: key {key.name!r} exists already")
         found[key.entity, key.name] = key
     return list(found.values())
+
+
+def read_lake(where: str, value: Any, kind: type[T], known: Any) -> T:
+    """Return the settings of the lake of `onibus up`."""
+    return as_struct(where, _settings(where, value), kind, known)
 
 
 def read_queues(where: str, value: Any) -> list[Wanted]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import apsw
 
-from onibus.broker.namespace import NAME, STORE_ROW
 from onibus.core.errors import InvalidArgument
+from onibus.directory.namespace import NAME, STORE_ROW
 from onibus.store.connection import close, open_to_look, translate
 from onibus.store.sql import READ_META
 from onibus.store.sqlite import SqliteStore

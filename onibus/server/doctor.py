@@ -19,8 +19,8 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from onibus.broker.namespace import NAME
 from onibus.core.errors import AlreadyOpen, OnibusError
+from onibus.directory.namespace import NAME
 from onibus.server.connection_strings import CONNECTION_FILE
 from onibus.server.data_directory import Directory
 from onibus.shard.disk_room import RESERVE_BYTES

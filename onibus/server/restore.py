@@ -20,8 +20,8 @@ from pathlib import Path
 
 import apsw
 
-from onibus.broker.namespace import NAME, STORE_ROW
 from onibus.core.errors import Damaged, InvalidArgument, StoreFailed
+from onibus.directory.namespace import NAME, STORE_ROW
 from onibus.server.backup import (
     Manifest,
     Progress,

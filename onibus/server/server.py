@@ -181,9 +181,10 @@ class Server:
         self._connections.closing = self.sqs.closing = True
         if not self.bus.broker.closed:
             for entity in self.bus.broker.namespace.entities.values():
-                entity.send_away(
-                    Stopping("the server is stopping: retry when it is available again")
-                )
+                for waiters in (entity, entity.log_waiters):
+                    waiters.send_away(
+                        Stopping("the server is stopping: retry when it is available again")
+                    )
         await asyncio.gather(
             self._connections.drain(seconds), self.amqp.drain(seconds), self.sqs.drain(seconds)
         )

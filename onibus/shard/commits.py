@@ -27,7 +27,7 @@ from onibus.shard.replies import Reply, answer, fail
 from onibus.shard.writer import Done, Work
 from onibus.store.interface import Store
 
-Answer = tuple[Reply, Any]
+OwedReply = tuple[Reply, Any]
 
 #: A commit is fast if it takes less than this.
 FAST_S = 0.003
@@ -63,13 +63,13 @@ class CommitLoop:
         self._batch = WriteBatch()
         #: bytes of large values in the batch, and in the one that is being committed
         self._gathered = self._on_its_way = 0
-        self._answers: list[Answer] = []
+        self._answers: list[OwedReply] = []
         #: partitions with records in the batch, in the order in which they were touched first: a
         #: set would order them by their addresses, and no run would repeat
         self._touched: dict[Partition, None] = {}
         self._urgent = False
         self._committing = False
-        self._committing_answers: list[Answer] = []
+        self._committing_answers: list[OwedReply] = []
         self._committing_partitions: dict[Partition, None] = {}
         self.commits = 0
         #: how long commits took, from their start until their responses

@@ -13,10 +13,19 @@ from typing import Any
 from onibus.core.errors import Damaged
 from onibus.core.partition import Partition
 from onibus.core.path.recover import COLUMNS, SOURCES, Rows, recover
-from onibus.core.records import BLOCK_INDEX, BLOCKS, ID_CHUNKS, META, STAGED, Table, WriteBatch
-from onibus.core.staged import blocks_of
+from onibus.core.records import (
+    BLOCK_INDEX,
+    BLOCKS,
+    ID_CHUNKS,
+    META,
+    STAGED,
+    WORKS,
+    Table,
+    WriteBatch,
+)
+from onibus.core.staged import facts_of
 from onibus.shard.commits import CommitLoop
-from onibus.shard.seat import Seat
+from onibus.shard.partition import ShardPartition
 from onibus.shard.shard import Host, Shard, Staged
 from onibus.store.interface import OpenStore, Store
 
@@ -33,11 +42,14 @@ class Opening:
     #: of their named readers, which decide the rows that are kept
     positions: dict[int, Any]
     staged: Staged
+    #: the operations that it has decided
+    works: dict[int, bytes]
 
     def holds(self, shard: Shard, host: Host) -> bool:
         """Return whether nothing has changed since that it was read with."""
         return self.shape == shard.shape and all(
-            host.positions(seat) == self.positions[seat.id] for seat in shard.seats.values()
+            host.positions(partition) == self.positions[partition.id]
+            for partition in shard.partitions.values()
         )
 
 
@@ -46,7 +58,7 @@ def read_shard(shard: Shard, host: Host, identity: bytes | None) -> Opening:
 
     Any thread may do it: it changes nothing that clients use. `serve_shard` does.
     """
-    shape, seats = shard.shape, list(shard.seats.values())
+    shape, placed = shard.shape, list(shard.partitions.values())
     store = shard.opened = open_known(shard.open_store, shard.name, identity, shard.opened)
     # Recovery makes many objects and no garbage: collecting it would double the time.
     collecting = gc.isenabled()
@@ -60,9 +72,11 @@ def read_shard(shard: Shard, host: Host, identity: bytes | None) -> Opening:
             failed=lambda loop, error: host.went_down(shard.name, loop, error),
             inline=host.inline_commits,
         )
-        boot = _count_boot(store)
-        rows, orphans = _read(seats, store)
+        boot = count_boot(store)
+        rows, orphans = _read(placed, store)
         staged = _read_staged(rows, store, orphans)
+        works: Any = store.scan(WORKS)
+        decided = dict(works)
         if identity is None and orphans:
             raise Damaged(
                 f"store {shard.name} has messages, but is not in the namespace: the data "
@@ -71,10 +85,10 @@ def read_shard(shard: Shard, host: Host, identity: bytes | None) -> Opening:
             )
         records = WriteBatch()
         partitions, positions = {}, {}
-        for seat in seats:
-            positions[seat.id] = host.positions(seat)
-            partition = partitions[seat.id] = host.new_partition(seat, loop.pages, boot)
-            orphans += recover(partition, rows[seat.id])
+        for partition in placed:
+            positions[partition.id] = host.positions(partition)
+            core = partitions[partition.id] = host.new_partition(partition, loop.pages, boot)
+            orphans += recover(core, rows[partition.id])
         for table, key in orphans:
             records.delete(table, key)
             if table is BLOCK_INDEX:
@@ -86,7 +100,7 @@ def read_shard(shard: Shard, host: Host, identity: bytes | None) -> Opening:
     finally:
         if collecting:
             gc.enable()
-    return Opening(loop, boot, shape, partitions, positions, staged)
+    return Opening(loop, boot, shape, partitions, positions, staged, decided)
 
 
 def serve_shard(shard: Shard, host: Host, opening: Opening) -> bool:
@@ -95,20 +109,20 @@ def serve_shard(shard: Shard, host: Host, opening: Opening) -> bool:
     if not opening.holds(shard, host):
         loop.store.close()
         return False
-    shard.boot, shard.staged = opening.boot, opening.staged
+    shard.boot, shard.staged, shard.works = opening.boot, opening.staged, opening.works
     shard.identity, shard.notice = loop.store.identity, loop.store.notice
     loop.seconds = shard.commit_seconds
     host.disk.watch(loop)
     shard.failed.clear()
-    for seat in shard.seats.values():
-        seat.partition = opening.partitions[seat.id]
-        seat.pending_bytes = 0
+    for partition in shard.partitions.values():
+        partition.take(opening.partitions[partition.id])
+    shard.seen = max((core.seen for core in opening.partitions.values()), default=0)
     shard.loop = loop
     shard.error = None
     return True
 
 
-def _count_boot(store: Store) -> int:
+def count_boot(store: Store) -> int:
     """Count this opening: tokens of before a crash never match those of after it (B8)."""
     row = store.read(META, ("boot",))
     boot = (row[1] if row is not None and isinstance(row[1], int) else 0) + 1
@@ -118,21 +132,23 @@ def _count_boot(store: Store) -> int:
     return boot
 
 
-def _read(seats: list[Seat], store: Store) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
+def _read(
+    partitions: list[ShardPartition], store: Store
+) -> tuple[dict[int, Rows], list[tuple[Table, Any]]]:
     """Return the rows of each of these partitions, and the keys of all others.
 
     The others are left of deleted entities.
     """
-    rows: dict[int, Rows] = {seat.id: {} for seat in seats}
+    rows: dict[int, Rows] = {partition.id: {} for partition in partitions}
     orphans: list[tuple[Table, Any]] = []
     for table, column in SOURCES.items():
         found: dict[Any, list[Any]] = {}
         scanned = store.scan(table, COLUMNS.get(table, ()))
-        for partition, group in groupby(scanned, itemgetter(column)):
-            found.setdefault(partition, []).extend(group)
-        for partition, bucket in found.items():
-            if partition in rows:
-                rows[partition][table] = bucket
+        for core, group in groupby(scanned, itemgetter(column)):
+            found.setdefault(core, []).extend(group)
+        for core, bucket in found.items():
+            if core in rows:
+                rows[core][table] = bucket
             else:
                 orphans += [(table, row[: table.key]) for row in bucket]
     return rows, orphans
@@ -148,7 +164,7 @@ def _read_staged(known: Container[int], store: Store, orphans: list[tuple[Table,
         else:
             row: Any = store.read(STAGED, (work, partition, piece))
             orphans.append((STAGED, row[: STAGED.key]))
-            orphans += [(BLOCKS, (block,)) for block in blocks_of(row[-1])]
+            orphans += [(BLOCKS, (block,)) for block in facts_of(row[-1]).blocks]
     return staged
 
 
@@ -160,9 +176,9 @@ def delete_orphans(shard: Shard) -> None:
     chunks: dict[Any, list[int]] = {}
 
     def look() -> None:
-        for chunk, partition in loop.store.scan(ID_CHUNKS, ("chunk", "partition")):
+        for chunk, core in loop.store.scan(ID_CHUNKS, ("chunk", "partition")):
             if isinstance(chunk, int) and chunk <= newest:
-                chunks.setdefault(partition, []).append(chunk)
+                chunks.setdefault(core, []).append(chunk)
 
     def found(error: BaseException | None) -> None:
         if error is not None or shard.loop is not loop:
@@ -173,12 +189,12 @@ def delete_orphans(shard: Shard) -> None:
 
     def delete() -> None:
         out = WriteBatch()
-        for seat_id, left in chunks.items():
-            seat = shard.seats.get(seat_id)
-            if seat is not None and seat.partition is None:
+        for partition_id, left in chunks.items():
+            partition = shard.partitions.get(partition_id)
+            if partition is not None and partition.core is None:
                 # Offline, perhaps damaged: nothing of it is deleted.
                 continue
-            for chunk in left if seat is None else seat.online().ids.orphans(left):
+            for chunk in left if partition is None else partition.online().ids.orphans(left):
                 out.delete(ID_CHUNKS, (chunk,))
         loop.write(out)
 

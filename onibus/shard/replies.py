@@ -1,4 +1,4 @@
-"""Replies that come later: an asyncio future, or an `Outcome` if no loop runs."""
+"""Replies that come later: an asyncio future, or a `KeptReply` if no loop runs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class OfClient:
         return self._has_left()
 
 
-class Outcome:
+class KeptReply:
     """A reply that keeps its value or error, and may pass it on to `caller`."""
 
     __slots__ = ("_answered", "_caller", "_then", "error", "value")
 
     def __init__(
-        self, then: Callable[[Outcome], None] | None = None, caller: Reply | None = None
+        self, then: Callable[[KeptReply], None] | None = None, caller: Reply | None = None
     ) -> None:
         self._answered = False
         self._then = then
@@ -57,6 +57,10 @@ class Outcome:
 
     def is_unwanted(self) -> bool:
         return self._caller is not None and is_unwanted(self._caller)
+
+    def then(self, then: Callable[[KeptReply], None]) -> None:
+        """Call a function when it is given."""
+        self._then = then
 
     def set_result(self, result: Any) -> None:
         self._answered = True

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 
-from onibus.core.commands import Command, Send
+from onibus.core.commands import Command, Query, Send
 from onibus.core.errors import (
     EntityNotFound,
     Failed,
@@ -38,13 +39,15 @@ from onibus.core.records import WriteBatch
 from onibus.core.returns import Returns
 from onibus.core.tally import Durations
 from onibus.core.timers import Timers
+from onibus.shard.alarms import Alarms
 from onibus.shard.clock import BusClock
 from onibus.shard.commits import CommitLoop
 from onibus.shard.disk_room import DiskWatch
+from onibus.shard.failing import partition_failed
+from onibus.shard.partition import ShardPartition
 from onibus.shard.replies import Reply, answer, fail
-from onibus.shard.seat import Seat
 from onibus.shard.threads import StoreThreads
-from onibus.shard.writer import Done, Work, Writer
+from onibus.shard.writer import Done, Writer
 from onibus.store.interface import OpenStore, Store
 
 if TYPE_CHECKING:
@@ -67,26 +70,24 @@ class Host(Protocol):
     clock: BusClock
     timers: Timers
     disk: DiskWatch
+    alarms: Alarms
     call_soon: Callable[[Callable[[], None]], object]
     #: whether the event loop may commit for a lone request (shard/commits.py)
     inline_commits: bool
 
-    def changed(self, seat: Seat) -> None:
+    def changed(self, partition: ShardPartition) -> None:
         """Note that messages of a partition may have become available."""
 
     def committed(self, shard: Shard, loop: CommitLoop) -> None:
         """Note that a store has committed, so its disk responds."""
 
-    def partition_failed(self, seat: Seat, error: BaseException) -> PartitionOffline:
-        """Take a partition offline whose memory or stored bytes are in doubt."""
-
     def went_down(self, name: str, loop: CommitLoop, error: BaseException) -> None:
         """Handle a store that failed at work."""
 
-    def new_partition(self, seat: Seat, pages: Pages, boot: int) -> Partition:
+    def new_partition(self, partition: ShardPartition, pages: Pages, boot: int) -> Partition:
         """Return an empty partition with the settings and subscriptions of its entity."""
 
-    def positions(self, seat: Seat) -> Any:
+    def positions(self, partition: ShardPartition) -> Any:
         """Return how far each named reader is in a partition."""
 
     def reroute(self, request: SendRequest, error: OnibusError) -> None:
@@ -96,7 +97,7 @@ class Host(Protocol):
 class SendRequest(msgspec.Struct, eq=False):
     """Messages for one partition that wait to be applied with the next commit."""
 
-    seat: Seat
+    partition: ShardPartition
     prepared: list[Prepared] | PreparedBatch
     reply: Any
     keyless: bool
@@ -114,10 +115,10 @@ class Shard:
         self.name = name
         self.open_store = open_store
         self.threads = StoreThreads(name, make_writer)
-        self._host = host
+        self.host = host
         #: None while the store is not open
         self.loop: CommitLoop | None = None
-        self.seats: dict[int, Seat] = {}
+        self.partitions: dict[int, ShardPartition] = {}
         #: ids of partitions that failed while the store is open
         self.failed: set[int] = set()
         #: partitions whose reads failed lately: how often in a row, and when the last did
@@ -125,7 +126,7 @@ class Shard:
         #: sends that wait to share a block
         self.inbox: list[SendRequest] = []
         self.error: BaseException | None = None
-        #: why its disk is taken to hang (broker/probing.py); empty if it responds
+        #: why its disk is taken to hang (directory/probing.py); empty if it responds
         self.stalled = ""
         #: how recent deliveries of its messages ended
         self.returns = Returns()
@@ -141,12 +142,18 @@ class Shard:
         self.opened: Store | None = None
         #: the parts that were staged in it when it was opened
         self.staged: Staged = {}
+        #: the multi-partition operations that it had decided when it was opened
+        self.works: dict[int, bytes] = {}
+        #: the latest bus time that its partitions had seen when it was opened
+        self.seen = 0
         #: grows when its partitions, or their settings and subscriptions, change
         self.shape = 0
+        #: when the last of the partitions that wait to be tidied has its turn
+        self.tidies_next = 0
 
     # Apply
 
-    def apply(self, seat: Seat, command: Command[T], now: int | None = None) -> T:
+    def apply(self, partition: ShardPartition, command: Command[T], now: int | None = None) -> T:
         """Carry out a command on a partition that is up to its time; return its result.
 
         With `now` the caller has brought the partition there, and found things that must still be
@@ -156,90 +163,162 @@ class Shard:
         if now is None:
             if command.after_sends:
                 self.take_in()
-            now = self._host.clock.now()
-            self.advance(seat, now)
-        partition = seat.online()
-        clock, out = self._host.clock, WriteBatch()
+            now = self.host.clock.now()
+            self.advance(partition, now)
+        core = partition.online()
+        clock, out = self.host.clock, WriteBatch()
         wall = clock.wall_at(now) if command.stamps else now + clock.offsets.wall
         try:
-            result = partition.apply(command, now, wall, out)
+            result = core.apply(command, now, wall, out)
         except Refused:
             raise
         except Exception as error:
-            raise self._host.partition_failed(seat, error) from error
+            raise self.partition_failed(partition, error) from error
         if command.is_use:
-            seat.entity.last_used = now
+            partition.entity.last_used = now
         if out:
-            self._write(seat, partition, out, now)
+            self._write(partition, core, out, now, awaited=command.is_awaited)
+        elif command.frees:
+            self.tidy_soon(partition)
         return result
 
-    def check(self, seat: Seat, command: Command[Any]) -> None:
+    def look(self, partition: ShardPartition, query: Query[T]) -> T:
+        """Return the result of a query, without the changes that are due by now."""
+        return self.apply(partition, query, self.host.clock.now())
+
+    def check(self, partition: ShardPartition, command: Command[Any]) -> None:
         """Raise the rejection of a command that would be rejected at this moment."""
-        partition = seat.online()
+        core = partition.online()
         try:
-            partition.check(command)
+            core.check(command)
         except Refused:
             raise
         except Exception as error:
-            raise self._host.partition_failed(seat, error) from error
+            raise self.partition_failed(partition, error) from error
 
-    def apply_together(self, commands: Mapping[Seat, Command[T]], now: int) -> dict[Seat, T]:
+    def apply_together(
+        self,
+        commands: Mapping[ShardPartition, Command[T]],
+        now: int,
+        records: WriteBatch | None = None,
+    ) -> dict[ShardPartition, T]:
         """Carry out commands on several partitions in one commit; return their results.
 
-        The caller has brought the partitions to `now`, and knows that no command is rejected.
+        The commit has these records too. The caller has brought the partitions to `now`, and knows
+        that no command is rejected.
         """
-        wall, out = self._host.clock.wall_at(now), WriteBatch()
-        results: dict[Seat, T] = {}
+        wall, out = self.host.clock.wall_at(now), records or WriteBatch()
+        results: dict[ShardPartition, T] = {}
         loop = self.loop
         assert loop is not None
         try:
-            for seat, command in commands.items():
-                results[seat] = seat.online().apply(command, now, wall, out)
+            for partition, command in commands.items():
+                results[partition] = partition.online().apply(command, now, wall, out)
         except Exception as error:
             # Some partitions have changed in memory and some have not: drop all of it.
             loop.abandon(error)
-            self._host.went_down(self.name, loop, error)
+            self.host.went_down(self.name, loop, error)
             raise PartitionOffline(f"store {self.name}: {error}") from error
         loop.write(out)
-        for seat in commands:
-            self.written(seat, seat.online(), now)
-            seat.entity.last_used = now
+        for partition in commands:
+            self._written(partition, partition.online(), now, awaited=True)
+            partition.entity.last_used = now
         return results
 
-    def advance(self, seat: Seat, now: int) -> None:
+    def advance(self, partition: ShardPartition, now: int) -> None:
         """Bring a partition up to that bus time."""
-        partition = seat.online()
-        if partition.next_wake() > now:
+        core = partition.online()
+        if core.next_wake() > now:
             return
         out = WriteBatch()
         try:
-            pass_time(partition, now, self._host.clock.wall_at(now), out)
+            pass_time(core, now, self.host.clock.wall_at(now), out)
         except Exception as error:
-            raise self._host.partition_failed(seat, error) from error
-        self._write(seat, partition, out, now)
+            raise self.partition_failed(partition, error) from error
+        self._write(partition, core, out, now)
 
-    def _write(self, seat: Seat, partition: Partition, out: WriteBatch, now: int) -> None:
+    def _write(
+        self,
+        partition: ShardPartition,
+        core: Partition,
+        out: WriteBatch,
+        now: int,
+        *,
+        awaited: bool = False,
+    ) -> None:
         assert self.loop is not None
         self.loop.write(out)
-        self.written(seat, partition, now)
+        self._written(partition, core, now, awaited)
 
-    def written(self, seat: Seat, partition: Partition, now: int) -> None:
+    def write(self, records: WriteBatch, core: Partition | None = None) -> None:
+        """Commit records soon for which no client waits; a store that is down forgets them."""
+        if self.loop is None:
+            return
+        if core is not None:
+            self.loop.touch(core)
+        self.loop.write(records)
+        self.flush_later()
+
+    def _written(self, partition: ShardPartition, core: Partition, now: int, awaited: bool) -> None:
         """Note that a partition has changed, and its records are in the gathering batch."""
         assert self.loop is not None
-        self.loop.touch(partition)
-        timers, seat_id = self._host.timers, seat.id
-        timers.set(("partition", seat_id), partition.next_wake())
-        if not timers.is_set(("flush", self.name)):
+        self.loop.touch(core)
+        timers, partition_id = self.host.timers, partition.id
+        timers.set(("partition", partition_id), core.next_wake())
+        if not awaited and not timers.is_set(("flush", self.name)):
             timers.set(("flush", self.name), now + FLUSH_MS)
-        if not timers.is_set(("tidy", seat_id)):
-            timers.set(("tidy", seat_id), now + TIDY_AFTER_MS)
-        self._host.changed(seat)
+        if not timers.is_set(("tidy", partition_id)):
+            timers.set(("tidy", partition_id), now + TIDY_AFTER_MS)
+        self.host.changed(partition)
+
+    def watch(self, partition: ShardPartition) -> None:
+        """Come back to a partition when something in it is due."""
+        if partition.core is not None:
+            self.host.timers.set(("partition", partition.id), partition.core.next_wake())
+
+    def is_due(self, partition: ShardPartition, now: int) -> bool:
+        """Return whether time brings a change to a partition."""
+        return partition.core is not None and partition.core.next_wake() <= now
+
+    def tidy_soon(self, partition: ShardPartition) -> None:
+        """Schedule a cleanup of a partition that may have rows to delete."""
+        if not self.host.timers.is_set(("tidy", partition.id)):
+            self.host.timers.set(("tidy", partition.id), self.host.clock.now() + TIDY_AFTER_MS)
+
+    # Partitions come and go
+
+    def add(self, partition: ShardPartition) -> None:
+        """Have a partition of an entity; it is online once the store is, or `begin` was called."""
+        self.partitions[partition.id] = partition
+        self.shape += 1
+
+    def begin(self, partition: ShardPartition) -> bool:
+        """Take a partition of a new entity online; return False if the store is down."""
+        if self.loop is None:
+            partition.take_offline(f"store {self.name} is down")
+            return False
+        partition.take(self.host.new_partition(partition, self.loop.pages, self.boot))
+        return True
+
+    def drop(self, partition: ShardPartition) -> None:
+        """Drop a partition of a deleted entity."""
+        self.shape += 1
+        self.partitions.pop(partition.id, None)
+        self.failed.discard(partition.id)
+        self.reads_failed.pop(partition.id, None)
+        partition.deleted = True
+        for kind in ("partition", "tidy", "retidy", "reread"):
+            self.host.timers.cancel((kind, partition.id))
+
+    def partition_failed(self, partition: ShardPartition, error: BaseException) -> PartitionOffline:
+        """Take a partition offline whose memory or stored bytes are in doubt."""
+        return partition_failed(self, self.host, partition, error)
 
     # Sends gather
 
     def gather(self, request: SendRequest) -> None:
         """Let a send wait for the next commit, to share a block with others."""
-        request.seat.pending_bytes += request.size
+        request.partition.pending_bytes += request.size
         self.inbox.append(request)
         if len(self.inbox) == 1:
             self.commit_soon()
@@ -250,18 +329,18 @@ class Shard:
             return
         requests, self.inbox = self.inbox, []
         for request in requests:
-            request.seat.pending_bytes -= request.size
-        by_seat: dict[Seat, list[SendRequest]] = {}
+            request.partition.pending_bytes -= request.size
+        by_partition: dict[ShardPartition, list[SendRequest]] = {}
         for request in self._with_room(requests):
-            group = by_seat.get(request.seat)
+            group = by_partition.get(request.partition)
             if group is None:
-                by_seat[request.seat] = [request]
+                by_partition[request.partition] = [request]
             else:
                 group.append(request)
-        now = self._host.clock.now()
-        for seat, group in by_seat.items():
+        now = self.host.clock.now()
+        for partition, group in by_partition.items():
             for some in _together(group):
-                self._send(seat, some, now)
+                self._send(partition, some, now)
 
     def _with_room(self, requests: list[SendRequest]) -> list[SendRequest]:
         """Return the requests that the disk has room for; reroute the others."""
@@ -277,38 +356,38 @@ class Shard:
                     raise PartitionOffline(f"store {self.name} failed")
                 self.check_disk(size + request.size)
             except OnibusError as error:
-                self._host.reroute(request, error)
+                self.host.reroute(request, error)
             else:
                 fitting.append(request)
                 size += request.size
         if self.loop is not None:
             return fitting
         for request in fitting:
-            self._host.reroute(request, PartitionOffline(f"store {self.name} failed"))
+            self.host.reroute(request, PartitionOffline(f"store {self.name} failed"))
         return []
 
-    def _send(self, seat: Seat, group: list[SendRequest], now: int) -> None:
+    def _send(self, partition: ShardPartition, group: list[SendRequest], now: int) -> None:
         """Apply sends to their partition, as one batch."""
         batch = group[0].prepared
         if len(group) > 1:
             batches: list[Any] = [request.prepared for request in group]
             batch = list(chain.from_iterable(batches))
         try:
-            if seat.id not in self.seats:
-                raise EntityNotFound(f"{seat.entity.name} was deleted")
-            self.advance(seat, now)
+            if partition.id not in self.partitions:
+                raise EntityNotFound(f"{partition.entity.name} was deleted")
+            self.advance(partition, now)
         except OnibusError as error:
             for request in group:
-                self._host.reroute(request, error)
+                self.host.reroute(request, error)
             return
         try:
-            answers = self.apply(seat, Send(batch, group[0].plan), now)
+            answers = self.apply(partition, Send(batch, group[0].plan), now)
         except OnibusError as error:
             # A bug would show again in another partition. One whose disk cannot be read does not.
             unreadable = isinstance(error.__cause__, Failed)
             for request in group:
                 if unreadable:
-                    self._host.reroute(request, error)
+                    self.host.reroute(request, error)
                 else:
                     fail(request.reply, error)
             return
@@ -320,14 +399,14 @@ class Shard:
         """Reroute the sends that gathered: they will not be tried here."""
         requests, self.inbox = self.inbox, []
         for request in requests:
-            request.seat.pending_bytes -= request.size
-            self._host.reroute(request, error)
+            request.partition.pending_bytes -= request.size
+            self.host.reroute(request, error)
 
     # Commit and reply
 
-    def ask(self, seat: Seat, command: Command[Any], reply: Reply) -> None:
+    def ask(self, partition: ShardPartition, command: Command[Any], reply: Reply) -> None:
         """Carry out a command; the reply gets its result, when it is durable if it must be."""
-        result = self.apply(seat, command)
+        result = self.apply(partition, command)
         if command.answered_early:
             answer(reply, result)
         else:
@@ -342,7 +421,7 @@ class Shard:
     def commit_soon(self) -> None:
         """Start a commit at the next turn of the event loop, unless one runs."""
         if self.loop is not None and not self.loop.busy:
-            self._host.call_soon(self._commit)
+            self.host.call_soon(self._commit)
 
     def _commit(self) -> None:
         if self.loop is not None:
@@ -353,20 +432,26 @@ class Shard:
         if self.loop is not None:
             self.loop.start(lazily=True)
 
+    def flush(self) -> None:
+        """Start a commit of everything that gathered; come back for what gathers after it."""
+        self.commit_all()
+        if self.loop is not None and self.loop.waiting:
+            self.flush_later()
+
     def flush_later(self) -> None:
         """Commit soon, even if no caller waits for it."""
-        if not self._host.timers.is_set(("flush", self.name)):
-            self._host.timers.set(("flush", self.name), self._host.clock.now() + FLUSH_MS)
+        if not self.host.timers.is_set(("flush", self.name)):
+            self.host.timers.set(("flush", self.name), self.host.clock.now() + FLUSH_MS)
 
     def committed(self, loop: CommitLoop, partitions: Iterable[Partition]) -> None:
         """End a store commit: receivers may find its messages, and the next one may start."""
         if self.loop is not loop:
             return
-        for partition in partitions:
-            seat = self.seats.get(partition.id)
-            if seat is not None:
-                self._host.changed(seat)
-        self._host.committed(self, loop)
+        for core in partitions:
+            partition = self.partitions.get(core.id)
+            if partition is not None:
+                self.host.changed(partition)
+        self.host.committed(self, loop)
         if self.inbox or loop.waiting:
             self.commit_soon()
 
@@ -394,26 +479,26 @@ class Shard:
         # Asking a disk that hangs for its free space would not return either.
         self.check_healthy()
         try:
-            self._host.disk.check(loop.store, size, routing=routing, settling=settling)
+            self.host.disk.check(loop.store, size, routing=routing, settling=settling)
         except StoreFailed as error:
             # A disk that does not even report its free space stores nothing.
             loop.abandon(error)
-            self._host.went_down(self.name, loop, error)
+            self.host.went_down(self.name, loop, error)
             raise PartitionOffline(f"store {self.name} failed: {error}") from error
 
     def take_offline(self, reason: str) -> None:
         """Discard the memory of the partitions, and close the store."""
-        for seat in self.seats.values():
-            seat.partition = None
-            seat.offline = reason
+        for partition in self.partitions.values():
+            partition.take_offline(reason)
         self.failed.clear()
         loop, self.loop = self.loop, None
         if loop is not None:
             self.threads.let_go(loop.store)
 
-    def read_beside(self, work: Work, done: Done) -> None:
+    def read_beside(self, work: Callable[[Store], None], done: Done) -> None:
         """Read in the store on a separate thread, while commits run."""
-        self.threads.read(work, done)
+        assert self.loop is not None
+        self.threads.read(partial(work, self.loop.store), done)
 
     def stop(self) -> None:
         """End the threads and close the store."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from typing import Protocol
 
@@ -23,16 +24,10 @@ class Writer(Protocol):
 
 
 class ThreadWriter:
-    """A separate thread; `call` runs `done` on the owning thread, and `run` runs it there now."""
+    """A separate thread; `call` runs `done` on the owning thread."""
 
-    def __init__(
-        self,
-        name: str,
-        call: Callable[[Callable[[], None]], object],
-        run: Callable[[Callable[[], None]], object],
-    ) -> None:
+    def __init__(self, name: str, call: Callable[[Callable[[], None]], object]) -> None:
         self._call = call
-        self._run_now = run
         self._queue: SimpleQueue[tuple[Work, Done] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=f"store-{name}", daemon=True)
         self._thread.start()
@@ -41,8 +36,7 @@ class ThreadWriter:
         self._queue.put((work, done))
 
     def run_here(self, work: Work, done: Done) -> None:
-        error = _failure(work)
-        self._run_now(lambda: done(error))
+        done(_failure(work))
 
     def stop(self) -> None:
         self._queue.put(None)
@@ -51,8 +45,7 @@ class ThreadWriter:
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             work, done = item
-            error = _failure(work)
-            self._call(lambda done=done, error=error: done(error))  # type: ignore[misc]
+            self._call(partial(done, _failure(work)))
 
 
 def _failure(work: Work) -> BaseException | None:

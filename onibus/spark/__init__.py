@@ -19,6 +19,8 @@ import os
 import shutil
 import sys
 
+from onibus.spark.quiet_ends import end_quietly
+
 
 def _join_session() -> None:
     """Have the session of this process run this Python, and register the format in it."""
@@ -36,6 +38,7 @@ def _join_session() -> None:
         session.dataSource.register(OnibusSource)
 
 
+end_quietly()
 if "PYSPARK_PYTHON" not in os.environ:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     _join_session()

@@ -19,7 +19,7 @@ from onibus.spark.converting import Converter
 from onibus.spark.filters import Narrowed, narrow
 from onibus.spark.log_reading import LogTable, Numbers
 from onibus.spark.options import DEAD_LETTERED, EARLIEST, LATEST, Position, ReadOptions
-from onibus.spark.ranges import Range, split
+from onibus.spark.ranges import Range
 from onibus.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class LogReader(DataSourceReader):
                 for partition, (start, end) in enumerate(_online(starts, until, ends.entity))
             ]
             whole = self._table.check_whole(self._narrow(client, ranges), ends)
-        return [InputPartition(one) for one in split(whole, options.messages_per_task)]
+        return [InputPartition(one) for one in self._table.tasks(whole)]
 
     def _narrow(self, client: Client, ranges: list[Range]) -> list[Range]:
         """Return what filters leave of ranges."""

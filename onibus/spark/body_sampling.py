@@ -27,7 +27,7 @@ def sampled(options: ReadOptions, incarnation: int, ranges: Ranges) -> Iterator[
     for partition, start, end in waiting:
         share = -(-SAMPLE_ROWS // len(waiting))
         left = SAMPLE_BYTES // len(waiting)
-        for batch in table.read(Range(partition, start, min(end, start + share), incarnation)):
+        for batch in table.read([Range(partition, start, min(end, start + share), incarnation)]):
             for body in batch.column("body").to_pylist():
                 yield body
                 left -= len(body or b"")

@@ -21,7 +21,7 @@ from onibus.spark.converting import Converter
 from onibus.spark.lake_tables import log_of
 from onibus.spark.log_stream import LogStreamReader
 from onibus.spark.options import ReadOptions
-from onibus.spark.ranges import Range
+from onibus.spark.ranges import ANY, Range
 from onibus.spark.schema import OUTCOMES, spark_schema
 
 if TYPE_CHECKING:
@@ -45,15 +45,17 @@ class DeadLetterStreamReader(LogStreamReader):
         for batch in self._table.read(partition.value):
             dead = batch.filter(pc.equal(batch.column("outcome"), "dead-lettered"))
             for outcome in dead.to_pylist():
-                yield convert(self._message(partition.value, outcome, convert.wanted))
+                yield convert(self._message(outcome, convert.wanted))
 
-    def _message(self, one: Range, outcome: dict[str, Any], wanted: list[str]) -> pa.RecordBatch:
+    def _message(self, outcome: dict[str, Any], wanted: list[str]) -> pa.RecordBatch:
         """Return the message of an outcome, with the reason, as the server has it."""
         options, number = self._dead_letters, outcome["sequence_number"]
-        path = path_of("entities", log_of(options.entity), "log", "messages", one.partition)
+        path = path_of("entities", log_of(options.entity), "log", "messages")
+        # A topic's log has a different incarnation than its subscription: request any.
+        place = Range(outcome["partition"], number, number + 1, ANY)
         columns = ",".join(name for name in wanted if name not in _SAID)
         try:
-            [row] = options.row_stream().rows(path, number, number + 1, columns=columns)
+            [(_, row)] = options.row_stream().rows(path, [place], columns=columns)
         except LogGap as gap:
             raise LogGap(
                 f"{options.entity}: message {number} was dead-lettered, left the dead-letter "

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from onibus.operation.version import own_version
 from onibus.spark import delta_schema
-from onibus.spark.lake_files import LakeBusy, LakeFailed, LakeFiles
+from onibus.spark.lake_files import LakeBusy, LakeChanged, LakeDamaged, LakeFailed, LakeFiles
 from onibus.spark.lake_manifest import FileRow
 
 ENGINE = "onibus"
@@ -40,12 +40,18 @@ STATISTICS = {
     "outcomes": ("number", "partition", "sequence_number", "time"),
     "errors": ("sequence_number", "partition", "enqueued_time"),
 }
+#: The ends of the ids of transactions that retention commits: where a partition starts since, and
+#: the latest time of removed rows.
+_START, _LATEST = "-start", "-latest"
 #: A writer makes a checkpoint each time after this number of commits.
 CHECKPOINT_EACH = 50
+#: A checkpoint with more files waits for one commit per this number of files.
+_FILES_A_COMMIT = 20
 
 _COMMIT = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _FILE = re.compile(r"(\d{4}-\d\d-\d\d)-p(\d{2,})-(\d{19})-(\d{19})-([0-9a-f]{40})\.parquet")
+_STARTED = re.compile(rf".*-(\d+){_START}")
 _DIGEST_DIGITS = 32
 #: The field of a commit, and of a checkpoint's metadata, that has the digest.
 _DIGEST = "onibusDigest"
@@ -102,6 +108,15 @@ def row_of(path: str, size: int, stats: str) -> FileRow | None:
     return FileRow(date, int(partition), int(first), int(last), rows, size, digest, attempt, stats)
 
 
+def retained(identity: str, starts: Mapping[int, int], latest_ms: int | None) -> dict[str, int]:
+    """Return the transactions of a commit that removes rows: the lake's new starts.
+
+    `latest_ms` is the latest time of the removed rows.
+    """
+    found = {f"{identity}-{partition}{_START}": first for partition, first in starts.items()}
+    return found if latest_ms is None else {**found, f"{identity}{_LATEST}": latest_ms}
+
+
 class DeltaLog:
     """The log of one table as it was when it was loaded, and as this writer has continued it."""
 
@@ -155,10 +170,29 @@ class DeltaLog:
                 found[at] = max(found.get(at, 0), one["version"])
         return found
 
+    def starts(self) -> dict[int, int]:
+        """Return the first number that retention left in each partition that it changed."""
+        found: dict[int, int] = {}
+        for name, one in self._transactions.items():
+            if start := _STARTED.fullmatch(name):
+                at = int(start[1])
+                found[at] = max(found.get(at, 0), one["version"])
+        return found
+
     def latest_ms(self, column: str) -> int | None:
-        """Return the latest time of a column, in milliseconds; None if no file says it."""
-        told = (delta_schema.latest_ms(add.get("stats"), column) for add in self._adds.values())
+        """Return the latest time of a column, in milliseconds; None if no file says it.
+
+        It includes the rows that retention removed.
+        """
+        told = [delta_schema.latest_ms(add.get("stats"), column) for add in self._adds.values()]
+        told += [
+            one["version"] for name, one in self._transactions.items() if name.endswith(_LATEST)
+        ]
         return max((ms for ms in told if ms is not None), default=None)
+
+    def has_removed(self, before_ms: float) -> bool:
+        """Return whether files that a commit removed before a time may still exist."""
+        return any(one["deletionTimestamp"] < before_ms for one in self._removes.values())
 
     def check(self) -> None:
         """Raise if another program has changed the table, or it needs what we do not know."""
@@ -170,8 +204,8 @@ class DeltaLog:
         if self.version >= 0 and needed != _PROTOCOL:
             raise self._changed(f"it needs the Delta features {needed}")
 
-    def _changed(self, how: str) -> LakeFailed:
-        return LakeFailed(
+    def _changed(self, how: str) -> LakeChanged:
+        return LakeChanged(
             f"another program has changed the table {self.address}: {how}. Restore its folder "
             f"{LOG} to an earlier version, or capture into another lake"
         )
@@ -206,8 +240,8 @@ class DeltaLog:
             self._apply_commit(version, commits[version])
             self.version = version
 
-    def _missing(self, version: int) -> LakeFailed:
-        return LakeFailed(
+    def _missing(self, version: int) -> LakeDamaged:
+        return LakeDamaged(
             f"{self.address}/{LOG} has no version {version}: restore the folder from a backup of "
             "the lake"
         )
@@ -263,8 +297,8 @@ class DeltaLog:
                 self._read_commit(int(found[1]), name, content)
         self.check()
 
-    def _damaged(self, name: str) -> LakeFailed:
-        return LakeFailed(
+    def _damaged(self, name: str) -> LakeDamaged:
+        return LakeDamaged(
             f"{self._store.address}/{name} is damaged: restore it from a backup of the lake"
         )
 
@@ -297,7 +331,8 @@ class DeltaLog:
     ) -> None:
         """Make the next version, atomically; when this returns it is on disk.
 
-        `reached` has the last number of each application id: one for a partition of a lake. With
+        `reached` has the last number of each application id: one for a partition of a lake, and
+        those of `retained`. With
         `same_rows`, the files have the rows of those that the commit removes. `columns` replace
         those of the table, as Delta writes them.
         """
@@ -321,25 +356,45 @@ class DeltaLog:
             if path_of(row) in self._adds:
                 raise LakeFailed(f"{self.address}/{path_of(row)} is registered: capture again")
             actions.append({"add": _added(row, now, changes)})
-        before, following = self._name(self.version), self.version + 1
+        before = self._name(self.version)
         if self.version >= 0 and not self._store.exists(before):
-            raise LakeFailed(
+            raise LakeDamaged(
                 f"{self._store.address}/{before} is gone: the folder was deleted, or replaced by "
                 "an earlier copy, while a capture wrote it. Restore it, then capture again"
             )
-        name = self._name(following)
-        actions[0]["commitInfo"][_DIGEST] = _digest(name, actions)
-        content = "".join(json.dumps(one) + "\n" for one in actions).encode()
-        if not self._store.put_new(name, content, uuid4().hex):
-            raise LakeBusy(
-                f"another process has committed version {following} of {self.address}: changes "
-                "of this writer since its last commit do not count"
-            )
+        following = self._put_commit(actions)
         self.version = following
         for action in actions:
             self._apply(action)
-        if following - self._checkpoint >= CHECKPOINT_EACH:
+        # A large checkpoint is made less often: commits take the same time on average.
+        files = len(self._adds) + len(self._removes)
+        if following - self._checkpoint >= max(CHECKPOINT_EACH, files // _FILES_A_COMMIT):
             self.checkpoint()
+
+    def _put_commit(self, actions: list[dict[str, Any]]) -> int:
+        """Write actions as the next version; return it."""
+        following = self.version + 1
+        while True:
+            name = self._name(following)
+            actions[0]["commitInfo"].pop(_DIGEST, None)
+            actions[0]["commitInfo"][_DIGEST] = _digest(name, actions)
+            content = "".join(json.dumps(one) + "\n" for one in actions).encode()
+            if self._store.put_new(name, content, uuid4().hex):
+                return following
+            if not self._changes_nothing(following):
+                raise LakeBusy(
+                    f"another process has committed version {following} of {self.address}: "
+                    "changes of this writer since its last commit do not count"
+                )
+            following += 1
+
+    def _changes_nothing(self, version: int) -> bool:
+        """Return whether a commit of another program is about upkeep only, such as a vacuum."""
+        lines = (self._store.read(self._name(version)) or b"").splitlines()
+        try:
+            return bool(lines) and all(set(json.loads(one)) == {"commitInfo"} for one in lines)
+        except (ValueError, TypeError):
+            return False
 
     def _name(self, version: int) -> str:
         return f"{self._table}/{LOG}/{version:020}.json"

@@ -220,12 +220,17 @@ def _decoded(stats: str | None) -> dict[str, Any]:
     return told if isinstance(told, dict) else {}
 
 
+def greatest(stats: str | None, column: str) -> Any:
+    """Return the greatest value of a column from a file's statistics; None if they lack it."""
+    values = _decoded(stats).get("maxValues")
+    return values.get(column) if isinstance(values, dict) else None
+
+
 def latest_ms(stats: str | None, column: str) -> int | None:
     """Return the greatest time of a column, in milliseconds, from a file's statistics."""
     try:
-        told = _decoded(stats)["maxValues"][column]
-        return int(datetime.fromisoformat(told).timestamp() * 1_000)
-    except (KeyError, TypeError, ValueError):
+        return int(datetime.fromisoformat(greatest(stats, column)).timestamp() * 1_000)
+    except (TypeError, ValueError):
         return None
 
 

@@ -6,8 +6,10 @@
     <lake>/<entity>/messages/<date>-p<partition>-<first>-<last>-<attempt>.parquet
     <lake>/<entity>/outcomes/…
     <lake>/<entity>/errors/…
+    <lake>/<entity>/_iceberg/…                what else Iceberg tables have (lake_iceberg.py)
 
-A slash in an entity's name is an @ in that of its folder. Dates are those of the rows' times, UTC;
+A slash in an entity's name is an @ in that of its folder, and the end of a very long name is its
+digest. Dates are those of the rows' times, UTC;
 <first> and <last> are the first and last number of the range of the log that the file covers, 19
 digits each. Such a range never changes (R3). <attempt> begins with the digest of the file's bytes
 and ends with random digits: no file is ever written twice.
@@ -22,7 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -35,13 +37,22 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from onibus.api.log import LogPositions
-from onibus.core.errors import EntityReplaced, InvalidArgument
+from onibus.core.errors import EntityReplaced, InvalidArgument, NewerFormat
 from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
 from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
-from onibus.spark.lake_files import LakeFailed, LakeFiles, absolute
-from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest, Progress, decode, encode
+from onibus.spark.lake_files import LakeDamaged, LakeFailed, LakeFiles, absolute
+from onibus.spark.lake_manifest import (
+    DELTA,
+    TYPED,
+    WITH_ICEBERG,
+    FileRow,
+    Manifest,
+    Progress,
+    decode,
+    encode,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +72,10 @@ KEEP_MS = 3_600_000
 #: Number of files of the newest day that triggers a merge.
 _GROWING_MIN = 8
 _MANIFEST = "_manifest"
-_ENTITY = "entity.json"
+#: File systems have names of up to 255 bytes.
+_FOLDER_LENGTH_MAX = 240
+_DIGEST_DIGITS = 32
+ENTITY = "entity.json"
 
 
 class Covered(NamedTuple):
@@ -88,7 +102,28 @@ def name_of(table: str, row: FileRow) -> str:
 
 def folder_of(entity: str) -> str:
     """Return the folder of an entity; no two entities share one."""
-    return quote(entity, safe="/").replace("/", "@")
+    folder = quote(entity, safe="/").replace("/", "@")
+    if len(folder) <= _FOLDER_LENGTH_MAX:
+        return folder
+    # No other name has two of them: an entity's name has no two slashes in a row.
+    digest = hashlib.sha256(entity.lower().encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{folder[: _FOLDER_LENGTH_MAX - _DIGEST_DIGITS - 2]}@@{digest}"
+
+
+def _existing(place: str, entity: str) -> str:
+    """Return the folder that a lake has of an entity, or will have.
+
+    An earlier version gave it another name, or a user wrote the entity's name in another case.
+    """
+    folder = folder_of(entity)
+    if "://" in place and earlier_folder(entity) == folder:
+        # The address of a lake that cannot be reached is known, too.
+        return folder
+    there = LakeFiles(place, "").folders()
+    wanted = [folder, earlier_folder(entity)]
+    if folder not in there:
+        wanted += sorted(one for one in there if one.lower() == folder.lower())
+    return next((one for one in wanted if one in there), folder)
 
 
 class Lake:
@@ -97,11 +132,9 @@ class Lake:
     def __init__(self, place: str, entity: str) -> None:
         self.place = absolute(place)
         self.entity = entity
-        self.store = LakeFiles(place, folder_of(entity))
-        if earlier_folder(entity) != folder_of(entity) and not self.store.exists(""):
-            earlier = LakeFiles(place, earlier_folder(entity))
-            if earlier.exists(""):
-                self.store = earlier
+        #: the name of its folder
+        self.folder = _existing(self.place, entity)
+        self.store = LakeFiles(place, self.folder)
 
     def address(self, table: str) -> str:
         """Return where Spark finds a table."""
@@ -109,8 +142,9 @@ class Lake:
 
     def use_new_folder(self) -> None:
         """Rename the folder that an earlier version gave the entity, if its lake is local."""
-        new = LakeFiles(self.place, folder_of(self.entity))
-        if self.store.root != new.root and self.store.local:
+        if self.folder.lower() != folder_of(self.entity).lower() and self.store.local:
+            self.folder = folder_of(self.entity)
+            new = LakeFiles(self.place, self.folder)
             self.store.rename(new)
             self.store = new
 
@@ -118,20 +152,28 @@ class Lake:
 
     def about(self) -> dict[str, Any] | None:
         """Return which entity and lake this is; None where nothing was captured yet."""
-        content = self.store.read(_ENTITY)
+        content = self.store.read(ENTITY)
         if content is None:
             return None
         try:
             told: dict[str, Any] = json.loads(content)
             entity, _ = str(told["entity"]), int(told["incarnation"])
         except (ValueError, KeyError, TypeError):
-            raise LakeFailed(f"{self.address(_ENTITY)} is damaged: restore it") from None
+            raise LakeDamaged(f"{self.address(ENTITY)} is damaged: restore it") from None
         if entity.lower() != self.entity.lower():
             raise LakeFailed(
                 f"{self.store.address} is a lake of {entity!r}, not of {self.entity!r}: "
                 "use another lake"
             )
         return told
+
+    def check_not_bare(self) -> None:
+        """Refuse files without what says whose they are."""
+        if self.about() is None and any(self.store.sizes(table) for table in TABLES):
+            raise LakeDamaged(
+                f"{self.store.address} has files and no {ENTITY}: restore it, or move that folder "
+                "away"
+            )
 
     def identity(self) -> str | None:
         """Return the lake's identity; None where nothing was captured, or by version 0.1.0."""
@@ -156,7 +198,7 @@ class Lake:
         identity = identity or uuid4().hex
         about = {"entity": self.entity, "incarnation": ends.incarnation, "identity": identity}
         content = json.dumps(about | {"created_ms": ends.created_ms}).encode()
-        self.store.put(_ENTITY, content, str(os.getpid()))
+        self.store.put(ENTITY, content, str(os.getpid()))
         return identity
 
     # --- the manifest -----------------------------------------------------------------------------
@@ -187,11 +229,11 @@ class Lake:
         try:
             found = decode(content)
         except msgspec.MsgspecError:
-            raise LakeFailed(
+            raise LakeDamaged(
                 f"{self.address(name)} is damaged: restore it from a backup of the lake"
             ) from None
-        if found.layout > TYPED:
-            raise LakeFailed(
+        if found.layout > WITH_ICEBERG:
+            raise NewerFormat(
                 f"{self.store.address} was written by a later version of Onibus: use that version"
             )
         return found
@@ -200,7 +242,7 @@ class Lake:
         """Return the version that counts; an error if the lake has no manifest."""
         found = self.manifest_or_none()
         if found is None:
-            raise LakeFailed(f"{self.store.address} has no manifest: restore it from a backup")
+            raise LakeDamaged(f"{self.store.address} has no manifest: restore it from a backup")
         return found
 
     def _versions(self) -> list[str]:
@@ -230,19 +272,23 @@ class Lake:
         return log
 
     def progress(self, stored: Progress, log: DeltaLog) -> Progress:
-        """Return how far a table reaches: its log says so, and its gaps do."""
-        following, reached = list(stored.start), log.reached()
-        for gap in stored.gaps:
+        """Return where a table starts, and how far it reaches: its log says so, and its gaps do."""
+        starts, reached = log.starts(), log.reached()
+        start = [max(first, starts.get(at, 0)) for at, first in enumerate(stored.start)]
+        # Gaps before the start went with the rows around them.
+        gaps = [gap for gap in stored.gaps if gap.last >= start[gap.partition]]
+        following = list(start)
+        for gap in gaps:
             following[gap.partition] = max(following[gap.partition], gap.last + 1)
         for partition, last in reached.items():
             following[partition] = max(following[partition], last + 1)
         for partition, (at, known) in enumerate(zip(following, stored.next, strict=True)):
             if at < known:
-                raise LakeFailed(
+                raise LakeDamaged(
                     f"{log.address}/{LOG} is missing or incomplete: it reaches {at - 1} of "
                     f"partition {partition}, and the lake had {known - 1}. Restore that folder"
                 )
-        return replace(stored, next=following)
+        return replace(stored, start=start, next=following, gaps=gaps)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -327,22 +373,28 @@ class Lake:
         """Return the bytes of a file, and its rows with these columns or all."""
         content = self.store.read(one.name)
         if content is None:
-            raise LakeFailed(
+            raise LakeDamaged(
                 f"{self.address(one.name)} is missing: it has the rows {one.row.first} to "
                 f"{one.row.last} of partition {one.row.partition}. Restore it"
             )
         # The table itself, without columns made of the names of its folders.
         return content, pq.ParquetFile(pa.BufferReader(content)).read(columns)
 
-    def vacuum(self, logs: Mapping[str, DeltaLog], now_ms: float) -> int:
+    def vacuum(
+        self,
+        logs: Mapping[str, DeltaLog],
+        now_ms: float,
+        needed: Callable[[str], Collection[str]] = lambda table: (),
+    ) -> int:
         """Remove old files that no reader needs; return their number.
 
         They are of batches that were cut off, were merged, or are of an earlier layout. No
-        version of the Delta log that is kept names them.
+        version of the Delta log that is kept names them, and `needed` of their table does not.
         """
         before, deleted = now_ms - KEEP_MS, 0
         for table, log in logs.items():
             log.clean(before)
+            others: Collection[str] | None = None
             earlier: dict[str, int] = {}
             for name, changed_ms in self.store.times(table).items():
                 path = name[len(table) + 1 :]
@@ -350,6 +402,9 @@ class Lake:
                 if finished or changed_ms >= before or log.is_kept(path, before):
                     day = path.partition("/")[0] if is_earlier(path) else ""
                     earlier[day] = 1
+                    continue
+                others = needed(table) if others is None else others
+                if path in others:
                     continue
                 if is_earlier(path):
                     earlier.setdefault(path.partition("/")[0], 0)
@@ -391,7 +446,7 @@ class Lake:
 def _check_version(stored: Manifest, table: str, log: DeltaLog) -> None:
     known = stored.versions.get(table, -1)
     if log.version < known:
-        raise LakeFailed(
+        raise LakeDamaged(
             f"{log.address}/{LOG} is missing or incomplete: it has version {log.version}, and the "
             f"lake had {known}. Restore that folder"
         )
@@ -411,18 +466,19 @@ def _new_row(
 
 
 def by_date(table: str, rows: pa.Table) -> Iterator[tuple[Covered, pa.Table]]:
-    """Yield the rows of each day, given rows of one partition in order."""
-    days = pc.strftime(rows.column(TIMES[table]), format="%Y-%m-%d").combine_chunks()
-    for day, start, end in _runs(days):
-        part = rows.slice(start, end - start)
-        numbers = part.column(NUMBERS[table])
-        partition = part.column("partition")[0].as_py()
-        yield Covered(day, partition, numbers[0].as_py(), numbers[-1].as_py()), part
+    """Yield the rows of each partition and day, given those of each partition in order."""
+    for partition, first, last in _runs(rows.column("partition")):
+        mine = rows.slice(first, last - first)
+        days = pc.strftime(mine.column(TIMES[table]), format="%Y-%m-%d")
+        for day, start, end in _runs(days):
+            part = mine.slice(start, end - start)
+            numbers = part.column(NUMBERS[table])
+            yield Covered(day, partition, numbers[0].as_py(), numbers[-1].as_py()), part
 
 
-def _runs(values: pa.Array) -> Iterator[tuple[str, int, int]]:
+def _runs(values: pa.ChunkedArray) -> Iterator[tuple[Any, int, int]]:
     """Yield each run of equal values, with where it begins and ends."""
-    encoded = pc.run_end_encode(values)
+    encoded = pc.run_end_encode(values.combine_chunks())
     start = 0
     for value, end in zip(encoded.values.to_pylist(), encoded.run_ends.to_pylist(), strict=True):
         yield value, start, end

@@ -35,11 +35,24 @@ from onibus.core.errors import (
     Unknown,
 )
 from onibus.spark.decoding.formats import BodyFormat, json_format
+from onibus.spark.delta_log import retained
 from onibus.spark.delta_schema import arrow_schema, latest_ms, schema_string
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
+from onibus.spark.iceberg_catalog import DELTA
+from onibus.spark.lake import ERRORS, KEEP_MS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
 from onibus.spark.lake_columns import DECODED, columns_of
-from onibus.spark.lake_files import LakeBusy, LakeFailed
-from onibus.spark.lake_manifest import FOLDERS, TYPED, FileRow, Gap, Progress
+from onibus.spark.lake_files import LakeBusy, LakeDamaged, LakeFailed
+from onibus.spark.lake_iceberg import IcebergTables, forget_own
+from onibus.spark.lake_keeping import check_keep, expired, files_of, is_due
+from onibus.spark.lake_manifest import (
+    FOLDERS,
+    TYPED,
+    WITH_ICEBERG,
+    FileRow,
+    Gap,
+    Iceberg,
+    Manifest,
+    Progress,
+)
 from onibus.spark.lake_migration import adopt, adopt_errors, convert, retire_shared_readers
 from onibus.spark.lake_queries import put_queries
 from onibus.spark.lake_reporting import reader_name, report_table
@@ -71,10 +84,27 @@ def tables_of(entity: str) -> tuple[str, ...]:
     return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
 
 
-def has_news(client: Client, lake: Lake, tables: Sequence[str]) -> bool:
-    """Return whether a capture would find anything: the lake is compared with the log."""
+def has_news(
+    client: Client,
+    lake: Lake,
+    tables: Sequence[str],
+    keep_ms: int | None = None,
+    table_format: str | None = None,
+    catalog: str | None = None,
+) -> bool:
+    """Return whether a capture would find anything: the lake is compared with the log.
+
+    `keep_ms` is how long the capture lets rows stay, `table_format` and `catalog` are the tables
+    that it writes; None for what the lake records.
+    """
     identity, manifest = lake.identity(), lake.manifest_or_none()
     if identity is None or manifest is None:
+        return True
+    if keep_ms not in (None, manifest.keep_ms):
+        return True
+    if _is_other(manifest.iceberg, table_format, catalog) or _is_cut_off(lake, manifest):
+        return True
+    if manifest.keep_ms and is_due(manifest, {one: lake.log(one) for one in TABLES}, _now_ms()):
         return True
     readers = {one.name: one for one in client.readers(lake.entity)}
     for table in tables:
@@ -90,12 +120,33 @@ def has_news(client: Client, lake: Lake, tables: Sequence[str]) -> bool:
     return False
 
 
+def _is_other(recorded: Iceberg | None, table_format: str | None, catalog: str | None) -> bool:
+    """Return whether a capture asks for tables that the lake does not have."""
+    if table_format == DELTA:
+        return recorded is not None
+    return table_format is not None and (
+        recorded is None or catalog not in (None, recorded.catalog)
+    )
+
+
+def _is_cut_off(lake: Lake, manifest: Manifest) -> bool:
+    """Return whether Iceberg tables may lag: a capture that ends records the versions it made."""
+    return manifest.iceberg is not None and any(
+        lake.log(table).version != manifest.versions.get(table, -1) for table in TABLES
+    )
+
+
+def _now_ms() -> float:
+    return time.time() * 1_000
+
+
 class LakeCapture:
     """A capture of one entity into a lake that a writer holds."""
 
     incarnation: int
     _created_ms: int
     _identity: str
+    _vacuumed_ms: float
 
     def __init__(
         self,
@@ -116,19 +167,24 @@ class LakeCapture:
         self._readers: dict[str, ReaderInfo] = {}
         #: by table: no row of the lake has a later time
         self._latest_ms: dict[str, int | None] = {}
+        #: the time that the server was sure of when it was last asked
+        self._server_ms = 0
 
     # --- before the first batch -------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """See that the lake is this entity's, has its readers, and misses nothing."""
+    def prepare(self, iceberg: IcebergTables | None = None) -> None:
+        """See that the lake is this entity's, has its readers, and misses nothing.
+
+        `iceberg` are the tables that follow those of Delta from now on.
+        """
         ends = self._ends(self._tables[0])
+        self._server_ms = ends.now_ms
         self.incarnation, self._created_ms = ends.incarnation, ends.created_ms
         self._lake.check_entity(ends)
         about, writer = self._lake.about(), self._writer
         identity = (about or {}).get("identity")
-        if about is None:
-            self._check_empty()
-        elif identity is None and writer.manifest.layout == FOLDERS:
+        self._lake.check_not_bare()
+        if about is not None and identity is None and writer.manifest.layout == FOLDERS:
             self._adopt()
         self._check_files()
         if writer.manifest.layout < TYPED:
@@ -145,8 +201,9 @@ class LakeCapture:
         writer.commit(tokens=[writer.token])
         retire_shared_readers(self._client, self._lake, IDLE_MS)
         self._lake.store.delete_folder("_checkpoint")
+        self._derive(iceberg)
         # After a commit: a former writer removes nothing.
-        self._lake.vacuum(writer.logs, time.time() * 1_000)
+        self._vacuum()
 
     def _create_tables(self) -> None:
         """Make tables that have no rows yet, so that every program finds each of them."""
@@ -159,6 +216,46 @@ class LakeCapture:
             elif not log.configured:
                 self._writer.register(table, "SET TBLPROPERTIES", [])
         put_queries(self._lake.store, self._entity)
+
+    def _derive(self, iceberg: IcebergTables | None) -> None:
+        """Record which Iceberg tables the lake has, and bring them up to date."""
+        writer, wanted = self._writer, None if iceberg is None else Iceberg(iceberg.catalog)
+        recorded = writer.manifest.iceberg
+        if recorded != wanted:
+            if recorded is not None:
+                forget_own(self._lake, recorded)
+            writer.commit(iceberg=wanted, layout=TYPED if wanted is None else WITH_ICEBERG)
+        if iceberg is not None:
+            iceberg.catch_up(writer.logs)
+        writer.iceberg = iceberg
+
+    def _vacuum(self) -> None:
+        now, iceberg = _now_ms(), self._writer.iceberg
+        if iceberg is None:
+            self._lake.vacuum(self._writer.logs, now)
+        else:
+            iceberg.tidy(now)
+            self._lake.vacuum(self._writer.logs, now, partial(iceberg.needed, now_ms=now))
+        self._vacuumed_ms = now
+
+    def keep(self, keep_ms: int) -> None:
+        """Record how long rows stay from now on; 0 for as long as the lake exists."""
+        if check_keep(keep_ms) != self._writer.manifest.keep_ms:
+            self._writer.commit(keep_ms=keep_ms)
+
+    def tidy(self) -> int:
+        """Remove rows that are too old, and files that no reader needs; return rows."""
+        # The earlier of two clocks: one that is wrong by years must not empty the lake.
+        now = min(_now_ms(), self._server_ms or _now_ms())
+        removed, rows = 0, files_of(self._writer.logs)
+        for table, files, starts in expired(self._writer.manifest, rows, now):
+            times = [latest_ms(row.stats, TIMES[table]) for row in files]
+            reached = retained(self._identity, starts, _latest(*times))
+            self._writer.register(table, "DELETE", [], files, reached)
+            removed += sum(max(row.rows, 0) for row in files)
+        if _now_ms() - self._vacuumed_ms > KEEP_MS:
+            self._vacuum()
+        return removed
 
     def finish(self) -> None:
         """Record how far the lake is, so that a Delta log that is lost later is noticed."""
@@ -188,14 +285,6 @@ class LakeCapture:
             files[ERRORS] = adopt_errors(self._lake, tables[MESSAGES].next)
         self._writer.commit(tables=tables, files=files)
 
-    def _check_empty(self) -> None:
-        for table in (MESSAGES, OUTCOMES, ERRORS):
-            if self._lake.store.sizes(table):
-                raise LakeFailed(
-                    f"{self._lake.store.address} has files and no entity.json: restore it, or move "
-                    "that folder away"
-                )
-
     def _check_files(self) -> None:
         """Find files that count and that are gone: they are a hole."""
         writer = self._writer
@@ -207,7 +296,7 @@ class LakeCapture:
             there = self._lake.store.sizes(table) if rows else {}
             for row in rows:
                 if there.get(name_of(table, row)) != row.size:
-                    raise LakeFailed(
+                    raise LakeDamaged(
                         f"{self._lake.address(name_of(table, row))} is missing or was changed: it "
                         f"has {table} {row.first} to {row.last} of partition {row.partition}. "
                         "Restore it"
@@ -218,7 +307,7 @@ class LakeCapture:
     def _check_whole(self, table: str, rows: Sequence[FileRow]) -> None:
         """Find ranges that no file has any more: another program has removed them."""
         for partition, first, last in uncovered(self._writer.manifest.tables[table], rows):
-            raise LakeFailed(
+            raise LakeDamaged(
                 f"{self._lake.address(table)} lacks {table} {first} to {last} of partition "
                 f"{partition}, which it had: restore it, or capture into another lake"
             )
@@ -296,6 +385,7 @@ class LakeCapture:
         known = self._latest_ms[table]
         since_ms = None if known is None else known + 1
         ends = self._client.log_positions(self._entity, log=table, since_ms=since_ms)
+        self._server_ms = ends.now_ms
         if (ends.incarnation, ends.created_ms) != (self.incarnation, self._created_ms):
             raise EntityReplaced(
                 f"{self._entity} was deleted and recreated while it was captured: capture into "

@@ -5,20 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from onibus.core.errors import Failed, InvalidArgument, InvalidOperation, Refused
+from onibus.core.errors import Damaged, Failed, InvalidArgument, InvalidOperation, Refused
+from onibus.spark.lake_reaching import Unreachable, address_of, check_answers
 
 #: How long an object store that cannot be reached is tried.
-RETRY_S = 30
+RETRY_S = 15
 
 
 class LakeFailed(Failed):
     """A lake cannot be read or written, or contradicts its manifest."""
 
     code = "lake-failed"
+
+
+class LakeDamaged(LakeFailed, Damaged):
+    """What says which files of a lake count is missing or damaged."""
+
+    code = "lake-damaged"
+
+
+class LakeChanged(LakeFailed):
+    """Another program has changed a table of a lake."""
 
 
 class LakeBusy(Refused):
@@ -35,6 +47,34 @@ def absolute(place: str) -> str:
     return place if "://" in place else os.path.abspath(place)
 
 
+def _open(place: str) -> tuple[pafs.FileSystem, str]:
+    """Return a file system, and where a lake is in it."""
+    if "://" not in place:
+        return pafs.LocalFileSystem(), place
+    given = _impatient(place)
+    reason: Exception
+    try:
+        if not place.startswith("file://"):
+            check_answers(given)
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(given)
+        return found
+    except Unreachable as error:
+        reason, valid = error, error.valid
+    except (OSError, pa.ArrowException) as error:
+        reason, valid = error, isinstance(error, OSError)
+    address = address_of(place)
+    words = _first_line(reason).replace(given, address)
+    if valid:
+        raise LakeFailed(
+            f"cannot reach the lake {address}: {words}. Check its address, the network, the "
+            "credentials and the packages that it needs"
+        )
+    raise InvalidOperation(
+        f"cannot open the lake {address!r}: {words}. Use a folder, or an address of s3, gs, abfss "
+        "or hdfs"
+    )
+
+
 def _impatient(address: str) -> str:
     """Return an address whose file system gives up soon: Google's retries for 15 minutes."""
     if not address.startswith(("gs://", "gcs://")) or "retry_limit_seconds" in address:
@@ -43,27 +83,32 @@ def _impatient(address: str) -> str:
 
 
 class LakeFiles:
-    """Files below the folder of one entity; names are relative to it."""
+    """Files below the folder of one entity, or of a lake; names are relative to it.
+
+    The first use opens the file system. An address is known without it.
+    """
 
     def __init__(self, place: str, folder: str) -> None:
-        self._place = place
-        try:
-            if "://" in place:
-                self._files, root = pafs.FileSystem.from_uri(_impatient(place))
-            else:
-                self._files, root = pafs.LocalFileSystem(), absolute(place)
-        except (OSError, pa.ArrowException) as error:
-            raise InvalidOperation(
-                f"cannot open the lake {place!r}: {_first_line(error)}. Use a folder, or "
-                "install the packages that this file system needs"
-            ) from None
-        self.root = f"{root.rstrip('/')}/{folder}"
+        self._place = absolute(place)
+        self._folder = folder
 
     @property
     def address(self) -> str:
         """The folder as other programs and Spark name it."""
-        scheme, mark, _ = self._place.partition("://")
-        return f"{scheme}{mark}{self.root}" if mark else self.root
+        return f"{address_of(self._place)}/{self._folder}".rstrip("/")
+
+    @cached_property
+    def root(self) -> str:
+        """The folder as its file system names it."""
+        return f"{self._opened[1].rstrip('/')}/{self._folder}".rstrip("/")
+
+    @property
+    def _files(self) -> pafs.FileSystem:
+        return self._opened[0]
+
+    @cached_property
+    def _opened(self) -> tuple[pafs.FileSystem, str]:
+        return _open(self._place)
 
     @property
     def local(self) -> bool:
@@ -78,6 +123,12 @@ class LakeFiles:
         with self._plainly("read", name):
             kind = self._files.get_file_info(self.path(name)).type
         return bool(kind != pafs.FileType.NotFound)
+
+    def folders(self) -> set[str]:
+        """Return the names of the folders in this one."""
+        with self._plainly("read", ""):
+            found = self._files.get_file_info(pafs.FileSelector(self.root, allow_not_found=True))
+        return {one.base_name for one in found if one.type == pafs.FileType.Directory}
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Return the names of all files below a folder, with their sizes."""
@@ -182,9 +233,15 @@ class LakeFiles:
         folder, _, last = self.path(name).rpartition("/")
         unfinished = f"{folder}/.{last}.{attempt}"
         self._files.create_dir(folder, recursive=True)
-        with self._files.open_output_stream(unfinished) as stream:
-            stream.write(content)
-        self._sync(unfinished)
+        try:
+            with self._files.open_output_stream(unfinished) as stream:
+                stream.write(content)
+            self._sync(unfinished)
+        except (OSError, pa.ArrowException):
+            # A full disk must not fill with what did not fit: a capture tries again and again.
+            with suppress(OSError, pa.ArrowException):
+                self._files.delete_file(unfinished)
+            raise
         return unfinished
 
     def _sync_folder(self, name: str) -> None:
@@ -208,8 +265,9 @@ class LakeFiles:
 
     def _failed(self, verb: str, name: str, error: Exception) -> LakeFailed:
         reason = getattr(error, "strerror", None) or _first_line(error)
+        where = f"{self.address}/{name}".rstrip("/")
         return LakeFailed(
-            f"cannot {verb} {self.address}/{name}: {reason}. Check the lake's address, its "
+            f"cannot {verb} {where}: {reason}. Check the lake's address, its "
             "permissions and the free space there"
         )
 

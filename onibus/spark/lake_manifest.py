@@ -50,9 +50,16 @@ class Progress(msgspec.Struct, frozen=True):
     gaps: list[Gap] = []
 
 
-#: Layouts of a lake: files by date and partition, Delta tables, and Delta tables with the columns
-#: of lake_columns.py.
-FOLDERS, DELTA, TYPED = 1, 2, 3
+class Iceberg(msgspec.Struct, frozen=True):
+    """Where Iceberg tables of a lake are listed."""
+
+    #: an address, or a name in pyiceberg's configuration; empty for the lake's own file
+    catalog: str = ""
+
+
+#: Layouts of a lake: files by date and partition, Delta tables, Delta tables with the columns
+#: of lake_columns.py, and these with Iceberg tables, which an earlier version would not follow.
+FOLDERS, DELTA, TYPED, WITH_ICEBERG = 1, 2, 3, 4
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +77,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, int] = {}
     #: how bodies are decoded
     body: BodyFormat = BodyFormat()
+    #: how long rows stay, in milliseconds; 0 for as long as the lake exists
+    keep_ms: int = 0
+    #: None without Iceberg tables
+    iceberg: Iceberg | None = None
     #: the files of a lake of an earlier version
     files: dict[str, list[FileRow]] = {}
 

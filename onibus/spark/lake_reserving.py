@@ -12,12 +12,13 @@ import hashlib
 import logging
 from contextlib import suppress
 
-from onibus.broker.standing_readers import StandingReader
 from onibus.bus import Bus
 from onibus.client import Client
 from onibus.core.errors import EntityExists, EntityNotFound, OnibusError
-from onibus.spark.lake import Lake
+from onibus.directory.standing_readers import StandingReader
+from onibus.spark.lake import folder_of
 from onibus.spark.lake_capture import IDLE_MS, tables_of
+from onibus.spark.lake_files import LakeFiles
 
 _log = logging.getLogger("onibus.pipeline")
 
@@ -29,7 +30,8 @@ def reserved_name(address: str, table: str) -> str:
 
 def reserved_readers(place: str, entity: str) -> list[StandingReader]:
     """Return the readers that an entity needs before its first capture."""
-    address = Lake(place, entity).store.address
+    # Without a look at the lake: the server creates an entity at this moment.
+    address = LakeFiles(place, folder_of(entity)).address
     return [
         StandingReader(
             name=reserved_name(address, table), log=table, address=address, idle_ms=IDLE_MS

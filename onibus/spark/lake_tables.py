@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from onibus.core.errors import InvalidOperation
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake
+from onibus.spark.lake_reaching import address_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +20,9 @@ def open_lake(spark: SparkSession, lake: str, entity: str) -> LakeTables:
     """
     for name in (entity, log_of(entity)):
         if Lake(lake, name).about() is None:
-            raise InvalidOperation(f"{lake!r} has no rows of {name!r}: capture it first")
+            raise InvalidOperation(
+                f"{address_of(lake)!r} has no rows of {name!r}: capture it first"
+            )
     return LakeTables(spark, Lake(lake, log_of(entity)), Lake(lake, entity))
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import msgspec
@@ -25,8 +25,11 @@ from msgspec.structs import replace
 from onibus.core.errors import OnibusError
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.lake import TABLES, Lake
-from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake_files import LakeBusy, LakeDamaged
 from onibus.spark.lake_manifest import DELTA, TYPED, FileRow, Manifest
+
+if TYPE_CHECKING:
+    from onibus.spark.lake_iceberg import IcebergTables
 
 #: How long a writer that was killed keeps others waiting.
 LEASE_S = 30.0
@@ -47,6 +50,8 @@ class LakeWriter:
     manifest: Manifest
     #: the Delta logs of the lake's tables, by their names
     logs: Mapping[str, DeltaLog]
+    #: what each commit of a Delta log is followed by
+    iceberg: IcebergTables | None = None
 
     def __init__(
         self,
@@ -110,7 +115,7 @@ class LakeWriter:
     def _first(self) -> Manifest:
         """Return the manifest of a lake without one, unless it must have one."""
         if self.lake.identity() is not None:
-            raise LakeFailed(
+            raise LakeDamaged(
                 f"{self.lake.store.address} has no manifest although it was captured: restore its "
                 "folder _manifest, or move the lake away and capture into a new one"
             )
@@ -195,6 +200,8 @@ class LakeWriter:
             operation, add, remove, reached, same_rows=same_rows, columns=columns
         )
         self.read_logs()
+        if self.iceberg is not None:
+            self.iceberg.follow(table, self.logs[table])
 
     def _renew(self) -> None:
         until = self._now() + self._lease_s

@@ -1,9 +1,10 @@
-"""Reading the log, or the outcomes: between which numbers, and the rows of one range."""
+"""Reading the log, or the outcomes: between which numbers, and the rows of ranges."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,16 +12,20 @@ import pyarrow as pa
 from onibus.api.log import LogPositions
 from onibus.client import Client
 from onibus.client.asking import path_of
-from onibus.core.errors import Failed, InvalidArgument, LogGap, PartitionOffline
+from onibus.core.errors import InvalidArgument, LogGap, PartitionOffline
 from onibus.spark.converting import Converter
 from onibus.spark.options import EARLIEST, Position, ReadOptions
-from onibus.spark.ranges import Range
+from onibus.spark.ranges import Range, pack
 from onibus.spark.row_stream import RowStream
+from onibus.spark.tasks import spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
+
+#: Smaller batches are joined, up to about this size.
+GATHERED_ROWS, GATHERED_BYTES = 1_000, 1 << 20
 
 #: Positions of a log, by partition; None where the partition is offline.
 Numbers = list[int | None]
@@ -46,6 +51,24 @@ def given_twice(ends: LogPositions, following: Sequence[int]) -> tuple[int, int]
         if set_back.get(partition, 0) <= young < at:
             return partition, young
     return None
+
+
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches, if they are small: each costs Spark time."""
+    small: list[pa.RecordBatch] = []
+    for batch in batches:
+        small.append(batch)
+        if sum(one.num_rows for one in small) >= GATHERED_ROWS or batch.nbytes >= GATHERED_BYTES:
+            yield from _joined(small)
+            small = []
+    yield from _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    if len(batches) < 2 or sum(one.nbytes for one in batches) > 2 * GATHERED_BYTES:
+        return batches
+    found: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
 
 
 class LogTable:
@@ -96,39 +119,47 @@ class LogTable:
             found.append(Range(one.partition, start, one.end, one.incarnation))
         return found
 
-    def read(self, one: Range) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range: all of them, or an error that says which are lost."""
+    def tasks(self, ranges: list[Range]) -> list[tuple[Range, ...]]:
+        """Return what each task reads: as few tasks as the options allow."""
+        return pack(ranges, self.options.messages_per_task, self.options.max_tasks)
+
+    def read(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges: all of them, or an error that says which are lost."""
         convert = Converter(self._schema, self.options.fail_on_bad_body)
+        for batch in gathered(self._batches(ranges, convert.wanted)):
+            yield convert(batch)
+        spare_modules()
+
+    def _batches(self, ranges: Sequence[Range], columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of ranges as the server sends them."""
         stream = self.options.row_stream()
-        start = one.start
-        while start < one.end:
+        left = [one for one in ranges if len(one)]
+        together = len(left)
+        while left:
             try:
-                for batch in self._rows(stream, one, start, convert.wanted):
-                    yield convert(batch)
-                    start += batch.num_rows
+                for one, batch in self._rows(stream, left[:together], columns):
+                    rest = replace(one, start=one.start + batch.num_rows)
+                    left[:1] = [rest] if len(rest) else []
+                    yield batch
             except LogGap as gap:
-                lost = self._lost(one, gap.first, gap.last)
-                start = self._after(LogGap(lost, gap.first, gap.last))
-            else:
-                if start != one.end:
-                    raise Failed(
-                        f"the server sent rows up to {start} of partition {one.partition} of "
-                        f"{self.options.entity}, but {one.end} was requested"
-                    )
+                if together == 1:
+                    lost = self._lost(left[0], gap.first, gap.last)
+                    start = self._after(LogGap(lost, gap.first, gap.last))
+                    rest = replace(left[0], start=start)
+                    left[:1] = [rest] if len(rest) else []
+                # The error does not say which range has the gap: request one after the other.
+                together = 1
 
     def _rows(
-        self, stream: RowStream, one: Range, start: int, columns: list[str]
-    ) -> Iterator[pa.RecordBatch]:
-        path = path_of("entities", self.options.entity, "log", self.options.table, one.partition)
+        self, stream: RowStream, ranges: list[Range], columns: list[str]
+    ) -> Iterator[tuple[Range, pa.RecordBatch]]:
+        path = path_of("entities", self.options.entity, "log", self.options.table)
         if self.options.table == "messages":
-            wanted = ",".join(columns)
-            yield from stream.rows(
-                path, start, one.end, incarnation=one.incarnation, columns=wanted
-            )
+            yield from stream.rows(path, ranges, columns=",".join(columns))
             return
-        for batch in stream.rows(path, start, one.end, incarnation=one.incarnation):
+        for one, batch in stream.rows(path, ranges):
             partition = pa.array([one.partition] * batch.num_rows, pa.int32())
-            yield batch.append_column("partition", partition)
+            yield one, batch.append_column("partition", partition)
 
     def _after(self, gap: LogGap) -> int:
         """Return where reading continues after a gap, if allowed."""

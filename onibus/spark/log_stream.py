@@ -18,7 +18,7 @@ and, for the last batch of a run, never.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,14 @@ from onibus.core.errors import (
     EntityNotFound,
     EntityReplaced,
     Failed,
+    InvalidArgument,
     InvalidOperation,
     PartitionOffline,
 )
+from onibus.spark.idling import Idling
 from onibus.spark.log_reading import LogTable, given_twice
 from onibus.spark.options import EARLIEST, Position, ReadOptions
-from onibus.spark.ranges import Range, meeting, share, split
+from onibus.spark.ranges import Range
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -62,8 +64,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, int] | None = None
         #: where the named reader is known to be
         self._moved: list[int] | None = None
-        #: the time up to which the last batch that was limited goes
-        self._reached: int | None = None
+        #: the last offset of this run, and the ends of the log at that time
+        self._latest: tuple[Offset, LogPositions] | None = None
+        self._idling = Idling(options.idle_wait_ms)
 
     @cached_property
     def _client(self) -> Client:
@@ -97,25 +100,54 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {str(partition): number or 0 for partition, number in enumerate(latest)}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        ends = self._ends(start)
+        ends = self._plan(start, limit)
         self._move_reader(start, ends)
-        until = {}
-        for partition, begin in start["next"].items():
-            latest = ends.latest[int(partition)]
-            # An offline partition waits; the others continue.
-            until[partition] = begin if latest is None else max(begin, latest)
-            if self._target is not None:
-                until[partition] = max(begin, min(until[partition], self._target[partition]))
-        if not isinstance(limit, ReadAllAvailable):
-            until = self._limited(start["next"], until)
-        if until == start["next"]:
-            return start
-        return {**start, "next": until, "time": max(ends.last_ms, start.get("time", 0))}
+        assert ends.until is not None
+        until = {str(partition): number for partition, number in enumerate(ends.until)}
+        end = start
+        if until != start["next"]:
+            end = {**start, "next": until, "time": max(ends.last_ms, start.get("time", 0))}
+        self._latest = (end, ends)
+        self._idling.looked(end is not start)
+        return end
+
+    def _plan(self, start: Offset, limit: ReadLimit) -> LogPositions:
+        """Return how far the next batch goes; wait for rows if the query is idle."""
+        if "next" not in start:
+            self._ends(start)
+        options = self._options
+        limited = not isinstance(limit, ReadAllAvailable)
+        time = start.get("time")
+        try:
+            ends = self._client.plan_read(
+                options.entity,
+                _numbers(start["next"]),
+                log=options.table,
+                until=None if self._target is None else _numbers(self._target),
+                limit=options.max_messages_per_trigger if limited else None,
+                limit_bytes=options.max_bytes_per_trigger if limited else None,
+                since_ms=None if time is None else time + 1,
+                wait_ms=self._idling.wait_ms() if self._target is None else 0,
+                incarnation=start["incarnation"],
+            )
+        except (EntityReplaced, InvalidArgument):
+            # The ends show what is wrong with the offset.
+            self._ends(start)
+            raise
+        self._check_ends(start, ends)
+        return ends
 
     def _ends(self, offset: Offset) -> LogPositions:
         """Return the ends of the log; an error if it is not the one that the offset is of."""
+        if self._latest is not None and self._latest[0] == offset:
+            return self._latest[1]
         time = offset.get("time")
         ends = self._table.ends(self._client, None if time is None else time + 1)
+        self._check_ends(offset, ends)
+        return ends
+
+    def _check_ends(self, offset: Offset, ends: LogPositions) -> None:
+        """Reject an offset of another log, or of rows that the server has lost."""
         check_offset(offset, ends)
         following = [offset["next"][str(partition)] for partition in range(len(ends.latest))]
         twice = given_twice(ends, following)
@@ -127,86 +159,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "again, or lost them: it was restored from a backup, or the checkpoint belongs "
                 "to another server. Start again with a new checkpoint"
             )
-        return ends
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
-        ends = self._table.ends(self._client)
+        # Spark asks right after the latest offset.
+        ends = self._table.ends(self._client) if self._latest is None else self._latest[1]
         known = all(number is not None for number in ends.latest)
         return offset_of(ends, list(ends.latest)) if known else None
-
-    def _limited(self, begin: dict[str, int], until: dict[str, int]) -> dict[str, int]:
-        """Return how far a batch may go: all partitions up to about the same time.
-
-        A partition with few messages that ran ahead would move a query's watermark, and the rows
-        of the others would come too late.
-        """
-        waiting = {int(p): end - begin[p] for p, end in until.items() if end > begin[p]}
-        starts = {partition: begin[str(partition)] for partition in waiting}
-        most = self._options.max_messages_per_trigger
-        if most is not None and sum(waiting.values()) > most:
-            limit = most
-            waiting = self._in_time(
-                starts,
-                waiting,
-                lambda counts: sum(counts.values()) / limit,
-                lambda counts, same: share(same, limit - sum(counts.values())),
-            )
-        most = self._options.max_bytes_per_trigger
-        if most is not None and self._options.table == "messages":
-            waiting = self._limited_bytes(starts, waiting, most)
-        return {p: begin[p] + waiting.get(int(p), 0) for p in until}
-
-    def _limited_bytes(
-        self, starts: dict[int, int], waiting: dict[int, int], most: int
-    ) -> dict[int, int]:
-        """Return how many messages of each partition have about that many bytes together."""
-        total = sum(waiting.values())
-        room = {}
-        for partition, count in waiting.items():
-            size = max(most * count // max(total, 1), 1)
-            end = self._client.log_reach(self._options.entity, partition, starts[partition], size)
-            room[partition] = min(count, end - starts[partition])
-        if room == waiting:
-            return room
-        return self._in_time(
-            starts,
-            waiting,
-            lambda counts: max(counts[one] / max(room[one], 1) for one in counts),
-            lambda counts, same: {
-                one: min(same[one], max(room[one] - counts[one], 0)) for one in counts
-            },
-        )
-
-    def _in_time(
-        self,
-        starts: dict[int, int],
-        waiting: dict[int, int],
-        fullness: Callable[[dict[int, int]], float],
-        rest: Callable[[dict[int, int], dict[int, int]], dict[int, int]],
-    ) -> dict[int, int]:
-        """Return how many messages of each partition a batch has that ends at one time in all.
-
-        `rest` divides the room that is left over the messages of the next millisecond.
-        """
-
-        def before(moment: int) -> dict[int, int]:
-            since = self._table.ends(self._client, moment).since or ()
-            found = {partition: since[partition] or start for partition, start in starts.items()}
-            return {
-                partition: min(max(number - starts[partition], 0), waiting[partition])
-                for partition, number in found.items()
-            }
-
-        moment = meeting(lambda at: fullness(before(at)), self._reached)
-        self._reached = moment
-        counts, following = before(moment), before(moment + 1)
-        same = {one: max(following[one] - count, 0) for one, count in counts.items()}
-        more = rest(counts, same)
-        return {one: count + more[one] for one, count in counts.items()}
 
     # The rows of a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        self._idling.work()
         ends = self._ends(end)
         ranges = [
             Range(int(partition), start["next"][partition], until, ends.incarnation)
@@ -214,7 +177,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if until > start["next"][partition]
         ]
         whole = self._table.check_whole(ranges, ends)
-        return [InputPartition(one) for one in split(whole, self._options.messages_per_task)]
+        return [InputPartition(one) for one in self._table.tasks(whole)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._table.read(partition.value)
@@ -222,7 +185,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The named reader
 
     def commit(self, end: Offset) -> None:
-        self._move_reader(end, self._ends(end))
+        self._idling.work()
+        if self._options.reader is not None and not self._passed(end):
+            self._move_reader(end, self._ends(end))
+
+    def _passed(self, done: Offset) -> bool:
+        """Return whether the named reader is known to have moved to an offset."""
+        moved = self._moved
+        return moved is not None and all(
+            known >= number for known, number in zip(moved, _numbers(done["next"]), strict=True)
+        )
 
     def _find_reader(self, ends: LogPositions) -> ReaderInfo | None:
         name = self._options.reader
@@ -279,6 +251,11 @@ def offset_of(ends: LogPositions, numbers: Sequence[int | None]) -> Offset:
     following = {str(partition): number for partition, number in enumerate(numbers)}
     offset = {"entity": ends.entity, "incarnation": ends.incarnation, "created": ends.created_ms}
     return offset | {"next": following, "time": ends.last_ms}
+
+
+def _numbers(following: dict[str, int]) -> list[int]:
+    """Return the numbers of an offset in the order of partitions."""
+    return [following[str(partition)] for partition in range(len(following))]
 
 
 def check_offset(offset: Offset, ends: LogPositions) -> None:

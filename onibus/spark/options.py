@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from onibus.client.asking import WAIT_MS_MAX
 from onibus.client.connecting import Target
 from onibus.client.finding import find_key
 from onibus.core.errors import InvalidArgument
@@ -110,6 +111,9 @@ class ReadOptions(Connection):
     body_schema: str | None = None
     properties_format: str = "json"
     messages_per_task: int = 100_000
+    max_tasks: int | None = None
+    #: longest wait of a stream's request for rows, while it has none
+    idle_wait_ms: int = 1_000
     fail_on_gap: bool = True
     #: refuses an entity that was recreated
     incarnation: int | None = None
@@ -237,6 +241,8 @@ READ: Table = {
     "bodySchema": ("body_schema", _text),
     "propertiesFormat": ("properties_format", _one_of("json", "map")),
     "messagesPerTask": ("messages_per_task", _whole(1, CLAIM_COUNT_MAX * 100)),
+    "maxTasks": ("max_tasks", _whole(1, 100_000)),
+    "idleWaitMs": ("idle_wait_ms", _whole(0, WAIT_MS_MAX)),
     "failOnGap": ("fail_on_gap", _truth),
     "incarnation": ("incarnation", _MANY),
     "pushdown": ("pushdown", _truth),

@@ -52,8 +52,10 @@ from onibus.core.errors import (
 )
 from onibus.core.limits import CLAIM_COUNT_MAX
 from onibus.spark.converting import Converter
+from onibus.spark.idling import Idling
+from onibus.spark.log_reading import gathered
 from onibus.spark.options import ReadOptions, read_options
-from onibus.spark.tasks import QUERY_ID, local_property
+from onibus.spark.tasks import QUERY_ID, local_property, spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -63,6 +65,9 @@ Offset = dict[str, Any]
 
 #: The claim of an offset before the first batch.
 FRESH = 0
+
+#: A claim with fewer messages is read by one task: a task costs as much as thousands of messages.
+TASK_COUNT_MIN = 10_000
 
 _logger = logging.getLogger(__name__)
 
@@ -85,6 +90,11 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._token = uuid4().hex
         #: whether tasks of this run have the query bound to the reader
         self._bound = False
+        #: the last offset of this run, which holds the reader since, and its claims
+        self._latest: tuple[Offset, list[Claim]] | None = None
+        #: the last claim that this run has committed
+        self._committed = FRESH
+        self._idling = Idling(options.idle_wait_ms)
 
     @cached_property
     def _client(self) -> Client:
@@ -98,7 +108,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Claiming
 
     def initialOffset(self) -> Offset:  # noqa: N802
-        return self._offset(FRESH, [])
+        return self._offset(FRESH, [], self._incarnation())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_messages_per_trigger or CLAIM_COUNT_MAX)
@@ -108,6 +118,29 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._left = waiting + sum(claim.count for claim in _open(self._look()))
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        following = self._take_up(start)
+        everything = isinstance(limit, ReadAllAvailable)
+        while not following or everything:
+            claimed = self._claim(start, following)
+            if not claimed:
+                break
+            following += claimed
+        self._idling.looked(bool(following))
+        if self._left is not None:
+            self._left -= sum(claim.count for claim in following)
+        end = start
+        if following:
+            numbers = [claim.number for claim in following]
+            end = self._offset(numbers[-1], numbers, start["incarnation"])
+        self._latest = (end, following)
+        return end
+
+    def _take_up(self, start: Offset) -> list[Claim]:
+        """Commit what the query has done; return claims that follow, from a run that was killed."""
+        if self._latest is not None and self._latest[0] == start:
+            # The broker rejects our claims and reads if another program takes hold of the reader.
+            self._commit(start["claims"], start["incarnation"])
+            return []
         self._check(start)
         known = self._client.hold_claims(
             self._options.entity, self._reader, token=self._token, after=start["claim"]
@@ -115,19 +148,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_newest(start, known)
         claims = _open(known)
         self._commit([claim.number for claim in claims if claim.number <= start["claim"]])
-        following = [claim for claim in claims if claim.number > start["claim"]]
-        everything = isinstance(limit, ReadAllAvailable)
-        while not following or everything:
-            claimed = self._claim(following[-1].number if following else start["claim"])
-            if not claimed:
-                break
-            following += claimed
-        if self._left is not None:
-            self._left -= sum(claim.count for claim in following)
-        numbers = [claim.number for claim in following]
-        return self._offset(numbers[-1], numbers) if numbers else start
+        self._committed = max(self._committed, start["claim"])
+        return [claim for claim in claims if claim.number > start["claim"]]
 
-    def _claim(self, last: int) -> list[Claim]:
+    def _claim(self, start: Offset, following: list[Claim]) -> list[Claim]:
         """Set messages aside, if there are any: those claims of this reader that come next."""
         most = self._options.max_messages_per_trigger or CLAIM_COUNT_MAX
         if self._left is not None:
@@ -142,9 +166,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 lease_ms=self._options.claim_lease_ms,
                 max_bytes=self._options.max_bytes_per_trigger,
                 token=self._token,
+                incarnation=start["incarnation"],
+                wait_ms=0 if following or self._left is not None else self._idling.wait_ms(),
             )
+        except EntityReplaced:
+            self._check(start)
+            raise
         except Unknown:
             # The answer was lost, and the claim may be there.
+            last = following[-1].number if following else start["claim"]
             return [claim for claim in _open(self._look()) if claim.number > last]
         return [] if made is None else [made]
 
@@ -152,10 +182,10 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the progress of this reader."""
         return self._client.hold_claims(self._options.entity, self._reader)
 
-    def _offset(self, last: int, numbers: list[int]) -> Offset:
+    def _offset(self, last: int, numbers: list[int], incarnation: int) -> Offset:
         return {
             "entity": self._options.entity,
-            "incarnation": self._incarnation(),
+            "incarnation": incarnation,
             "reader": self._reader,
             "claim": last,
             "claims": numbers,
@@ -218,9 +248,15 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # The messages of a batch
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        self._check(end)
-        known = self._look()
-        held = {claim.number: claim for claim in _open(known)}
+        self._idling.work()
+        committed: Sequence[tuple[int, int]] = ()
+        if self._latest is not None and self._latest[0] == end:
+            claims = self._latest[1]
+        else:
+            self._check(end)
+            known = self._look()
+            claims, committed = _open(known), known.committed
+        held = {claim.number: claim for claim in claims}
         found = []
         # Tasks know the query: those of its first batch say with which claim it began. Those of a
         # run's first batch bind a query that began on a version that did not.
@@ -233,13 +269,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if number in held:
                 found += [
                     InputPartition((number, index, count, *where))
-                    for index, count in held[number].partitions
+                    for index, count in _parts(held[number])
                 ]
                 continue
             why = (
                 "it was completed after this checkpoint was copied, and its messages are no longer "
                 "in the queue. Continue with the newest checkpoint"
-                if any(first <= number <= last for first, last in known.committed)
+                if any(first <= number <= last for first, last in committed)
                 else "it was released, or its lease expired before it was read. Its messages are "
                 "in the queue again"
             )
@@ -268,8 +304,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         if table.num_rows != count:
             raise Failed(f"claim {number} has {table.num_rows} messages, not {count}")
-        for batch in table.to_batches():
+        for batch in gathered(table.to_batches()):
             yield convert(batch)
+        spare_modules()
 
     def _begin(self, client: Client, token: str, last: int, query: str, first: int) -> None:
         """Say with which claim a query begins; one that began before has an older checkpoint."""
@@ -282,10 +319,13 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Completion
 
     def commit(self, end: Offset) -> None:
+        self._idling.work()
         self._commit(end["claims"], end["incarnation"])
 
     def _commit(self, numbers: Sequence[int], incarnation: int | None = None) -> None:
         for number in numbers:
+            if number <= self._committed:
+                continue
             try:
                 self._client.commit_claim(
                     self._options.entity, self._reader, number, incarnation=incarnation
@@ -293,6 +333,12 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except ClaimNotFound as error:
                 # It was released, though its batch may have been done.
                 self._missing(error)
+            self._committed = number
+
+
+def _parts(claim: Claim) -> Sequence[tuple[int | None, int]]:
+    """Return the partitions, with their messages, that tasks read; None for all in one task."""
+    return [(None, claim.count)] if claim.count <= TASK_COUNT_MIN else claim.partitions
 
 
 def _open(known: ClaimReaderInfo) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""Rows of a log as they arrive: one request for a whole range, read straight into Arrow.
+"""Rows of a log as they arrive: one request for all ranges of a task, read straight into Arrow.
 
 A client's ordinary request collects its response in memory first, which takes four times the CPU
 time. When the connection breaks, the remaining rows are requested again.
@@ -9,18 +9,20 @@ from __future__ import annotations
 import http.client
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 import pyarrow as pa
 
 from onibus.api.wire import ARROW
-from onibus.client.asking import Answer, AnswerLost, Ask, NotSent, get
+from onibus.client.asking import AnswerLost, Ask, NotSent, ServerResponse, get
 from onibus.client.connecting import Target
 from onibus.client.problems import problem_of
 from onibus.client.retrying import Attempts, Retry
-from onibus.core.errors import OnibusError
+from onibus.core.errors import Failed, OnibusError
+from onibus.spark.ranges import Range
 
 #: Seconds without a byte after which a connection is taken for broken.
 _SILENCE_S = 60.0
@@ -39,22 +41,32 @@ class RowStream:
         self._credentials = target.credentials()
         self._retry = retry
 
-    def rows(self, path: str, start: int, end: int, **query: Any) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from one number up to, without, another."""
-        while start < end:
-            ask = get(path, start=start, end=end, **query).accepting(ARROW)
+    def rows(
+        self, path: str, ranges: Sequence[Range], **query: Any
+    ) -> Iterator[tuple[Range, pa.RecordBatch]]:
+        """Yield rows in the order of ranges, which belong to one incarnation, with their range."""
+        left = [one for one in ranges if len(one)]
+        while left:
+            text = ",".join(f"{one.partition}:{one.start}:{one.end}" for one in left)
+            ask = get(path, ranges=text, incarnation=left[0].incarnation, **query).accepting(ARROW)
             attempts = Attempts(ask, self._retry)
-            before = start
-            while start == before:
+            before = list(left)
+            while left == before:
                 problem: OnibusError
                 try:
                     for batch in self._batches(ask):
-                        start += batch.num_rows
-                        yield batch
+                        if not left or batch.num_rows > len(left[0]):
+                            raise Failed(f"the server sent more rows than requested: {text}")
+                        one = left[0]
+                        rest = replace(one, start=one.start + batch.num_rows)
+                        left[:1] = [rest] if len(rest) else []
+                        yield one, batch
+                    if left:
+                        raise Failed(f"the server sent fewer rows than requested: {text}")
                     return
                 except OnibusError as error:
                     problem = error
-                if start == before:
+                if left == before:
                     time.sleep(attempts.failed(problem))
 
     def _batches(self, ask: Ask) -> Iterator[pa.RecordBatch]:
@@ -82,7 +94,7 @@ class RowStream:
             if response.status != 200:
                 content = response.read(_PROBLEM_BYTES_MAX)
                 kind = response.headers.get("content-type", "")
-                problem = problem_of(Answer(response.status, content, kind))
+                problem = problem_of(ServerResponse(response.status, content, kind))
                 raise problem or AnswerLost(f"unexpected status {response.status}")
             with pa.ipc.open_stream(pa.PythonFile(response, mode="r")) as batches:
                 for batch in batches:

@@ -37,7 +37,7 @@ from onibus.client.convert import arrow_bytes
 from onibus.core.errors import InvalidOperation, OnibusError, Refused
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.spark.options import WriteOptions, write_options
-from onibus.spark.tasks import BATCH_ID, QUERY_ID, local_property
+from onibus.spark.tasks import BATCH_ID, QUERY_ID, local_property, spare_modules
 from onibus.spark.writing_rows import BadRow, check_columns, sent_rows
 
 if TYPE_CHECKING:
@@ -199,6 +199,7 @@ class BatchWriter(DataSourceArrowWriter):
         with self._options.client(_retry(self._options)) as client:
             staging = Staging(client, self._options, self._producer, self._batch)
             staging.stage(iterator)
+        spare_modules()
         bound = self._options.producer is not None and self._options.bind_to_query
         return staging.done(local_property(QUERY_ID) or "" if bound else "")
 
@@ -238,6 +239,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with self._options.client(_retry(self._options)) as client:
             staging = Staging(client, self._options, self._producer, int(batch))
             staging.stage(iterator)
+        spare_modules()
         return staging.done(query)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803

@@ -1,9 +1,9 @@
 """A cut: all stores of a namespace at the same point in time, while writes continue.
 
-A multi-partition operation is staged in several stores, decided in the namespace's store, and
-published in each (broker/works.py). Copies taken one after the other could show it published in one
-store, unknown to the namespace and not even staged in a third. A forwarded message would be lost or
-repeated. So all stores are cut together:
+A multi-partition operation is staged in several stores, decided in one of them, and published in
+each (directory/works.py). Copies taken one after the other could show it published in one store,
+undecided in the second and not even staged in the third. A forwarded message would be
+lost or repeated. So all stores are cut together:
 
 1. Take the write lock of every store, as a commit does. Commits wait, as for a slow disk. No commit
    holds one store and waits for another, so there is no deadlock.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
+from onibus.core.errors import Damaged
 from onibus.store.connection import PAGE_BYTES
 
 #: A page of the log with its frame header.
@@ -28,18 +29,21 @@ class LogRoom:
         self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
 
     def provide(self, pages: int) -> None:
-        """Extend the file if its end is near; `pages` of it are in use.
+        """Extend the file if its end is near; `pages` of it are in use. Reject a truncated file.
 
         Call it when a write transaction has begun and has written nothing yet. No other connection
         then adds to the log or truncates its file, so its end is the end of all frames.
         """
-        used = pages * FRAME_BYTES
-        if used < GROWS_FROM:
-            return
-        # A disk without space for this may still have some for the commit.
-        with contextlib.suppress(OSError):
-            length = os.fstat(self._file).st_size
-            if length < used + ROOM_BYTES_MIN:
+        used, length = pages * FRAME_BYTES, os.fstat(self._file).st_size
+        if length < used:
+            # The commit would leave a hole where acknowledged commits were.
+            raise Damaged(
+                f"the log was truncated to {length} bytes by another program and had {used}: "
+                "restore the store's files from a backup"
+            )
+        if used >= GROWS_FROM and length < used + ROOM_BYTES_MIN:
+            # A disk without space for this may still have some for the commit.
+            with contextlib.suppress(OSError):
                 os.pwrite(self._file, PIECE, length)
 
     def close(self) -> None:

@@ -7,6 +7,10 @@ So the store looks for its files after each commit, before the commit is acknowl
 Names change only together with the time of their directory. So a commit compares that time, and
 looks at the files only if it changed. The directory is held open: renaming it, or one above it,
 does not affect the files. Housekeeping also follows the path, which later openings need.
+
+A program that writes into an open file changes no name. So housekeeping also compares the length
+and the first bytes of the main file with what they must be, and its time with that of the last
+merge. Only merges of the log write this file.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from onibus.store.witness import Testimony
 
 #: The files of a store that must not be replaced, by the ends of their names.
 _ENDS = ("", "-wal", "-shm", ".blocks")
+#: What every SQLite database begins with.
+_MAGIC = b"SQLite format 3\0"
 #: File systems count the time of a directory in steps shorter than this.
 _STEP_NS = 50_000_000
 
@@ -44,6 +50,8 @@ class Place:
         self._seen: dict[str, os.stat_result] = {}
         #: the directory's time when they were seen
         self._changed = 0
+        #: the main file's time and length after the last merge
+        self._written = (0, 0)
 
     @property
     def file(self) -> int:
@@ -84,6 +92,33 @@ class Place:
         self.check()
         if not os.path.samestat(os.stat(self._path), os.fstat(self.file)):
             raise StoreFailed(f"{self._path} is a different file now, {_ADVICE}")
+
+    def check_content(self, length_min: int) -> None:
+        """Raise if the main file is no longer one that SQLite wrote, or lost its end."""
+        length = os.fstat(self.file).st_size
+        if length < length_min:
+            raise Damaged(
+                f"{self._path} was truncated to {length} bytes by another program and had at "
+                f"least {length_min}: restore the store's files from a backup"
+            )
+        # A page is written in one piece, and these bytes of the first one never change.
+        if os.pread(self.file, len(_MAGIC), 0) != _MAGIC:
+            raise Damaged(
+                f"{self._path} was overwritten by another program and is not a database now: "
+                "restore the store's files from a backup"
+            )
+
+    def was_written(self) -> bool:
+        """Return whether the main file was written since `note_written`."""
+        return self._time_and_length() != self._written
+
+    def note_written(self) -> None:
+        """Record the main file as it is now."""
+        self._written = self._time_and_length()
+
+    def _time_and_length(self) -> tuple[int, int]:
+        found = os.fstat(self.file)
+        return found.st_mtime_ns, found.st_size
 
     def close(self) -> None:
         """Release the lock, after SQLite has closed its own descriptors."""

@@ -49,6 +49,7 @@ from onibus.store.interface import Disk
 from onibus.store.log_room import LogRoom
 from onibus.store.place import Place, check_length, check_there
 from onibus.store.reading import Read, check_pages, judge, scan
+from onibus.store.turns import Turns
 
 #: A log larger than this is merged. Larger means fewer merges, and a longer start.
 LOG_BYTES_MAX = 24 << 20
@@ -56,8 +57,9 @@ LOG_BYTES_MAX = 24 << 20
 REST_BYTES_MAX = 4 << 20
 #: Free pages are released to the disk once they exceed this and a quarter of the file.
 FREE_PAGES_MAX = 64
-#: Pages released in one transaction, which commits wait for.
-PAGES_A_SLICE = 512
+#: Pages released in one transaction, which commits wait for. SQLite returns a row for each, and
+#: each row waits for the interpreter: 5 ms while another thread computes.
+PAGES_A_SLICE = 64
 #: Passes that `maintain` makes over a growing log.
 PASSES_MAX = 5
 
@@ -99,11 +101,15 @@ class SqliteStore:
         self._move_rest = False
         self._room: LogRoom | None = None
         self._length = 0
+        #: the main file may have been written by another program
+        self._suspect = False
+        self._merging = threading.Lock()
         #: the position at the last maintenance
         self._maintained = -1
         #: the log has pages whose merge shortens the main file
         self._shrinking = False
         self._reading = threading.Lock()
+        self._turns = Turns()
         # Resources to release in reverse order, whether or not opening succeeds.
         self._held = contextlib.ExitStack()
         try:
@@ -155,6 +161,8 @@ class SqliteStore:
         self._held.callback(close, self._reader)
         self._checkpointer = open_writer(self.path, None)
         self._held.callback(close, self._checkpointer)
+        # Only `_move_log` and `_empty_log` write the main file.
+        self._checkpointer.pragma("wal_autocheckpoint", 0)
         self._room = LogRoom(self.path + "-wal")
         self._held.callback(self._room.close)
         self._witness = witness.Witness(self.path + ".witness", self.identity)
@@ -163,6 +171,7 @@ class SqliteStore:
         self._held.callback(self._probe_file.close)
         sync_directory(os.path.dirname(self.path))
         self._note_length()
+        self._place.note_written()
         self._place.check()
         self._witness.settle(self.position, self._length)
 
@@ -173,10 +182,52 @@ class SqliteStore:
         try:
             if thoroughly:
                 self._place.check_path()
+                self._place.check_content(self._length)
             else:
                 self._place.check()
-        except (OSError, StoreFailed) as error:
-            self._fail(error, "its files were moved or replaced")
+        except (OSError, StoreFailed, Damaged) as error:
+            self._fail(error, "its files were moved, replaced or overwritten")
+
+    def _check_writes(self) -> None:
+        """If another program may have written the main file, read all of it.
+
+        Times alone prove nothing: some file systems change them late, and `touch` does too.
+        """
+        with self._merging:
+            self._look_at_writes()
+        if not self._suspect:
+            return
+        self._suspect = False
+        try:
+            fresh = open_reader(self.path)
+            try:
+                with self._turns.slice():
+                    own = dict(
+                        cast("list[tuple[str, Any]]", fresh.execute(sql.READ_META).fetchall())
+                    )
+                    identity, position = own.get("identity"), own.get("position")
+                    if (identity, position) != (self.identity, self.position):
+                        raise Damaged(
+                            f"{self.path} was overwritten by another program: it is at commit "
+                            f"{position}, not {self.position}. Restore the store's files from a "
+                            "backup"
+                        )
+                check_pages(fresh)
+            finally:
+                close(fresh)
+        except BaseException as error:
+            self._fail(error, "its main file was overwritten")
+
+    def _look_at_writes(self) -> None:
+        """Note whether the main file was written since the last merge."""
+        if not self._simulated and self._place.was_written():
+            self._suspect = True
+            self._place.note_written()
+
+    def _note_writes(self) -> None:
+        """Record the main file after a merge."""
+        if not self._simulated:
+            self._place.note_written()
 
     def _note_length(self) -> None:
         """Record a length that the main file certainly has.
@@ -243,8 +294,11 @@ class SqliteStore:
 
     def commit(self, batch: WriteBatch) -> None:
         self._check()
-        if not batch:
-            return
+        if batch:
+            with self._turns.commit():
+                self._commit(batch)
+
+    def _commit(self, batch: WriteBatch) -> None:
         if self._move_rest:
             self._move_rest = False
             self._move_log(self._writer)
@@ -282,6 +336,7 @@ class SqliteStore:
     def maintain(self) -> None:
         self._check()
         self._check_place(thoroughly=True)
+        self._check_writes()
         idle = self.position == self._maintained
         self._maintained = self.position
         self._give_back()
@@ -315,14 +370,18 @@ class SqliteStore:
         try:
             # Waiting for a reader blocks commits, and a backup reads for a long time.
             self._checkpointer.set_busy_timeout(0)
-            self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            with self._turns.slice(), self._merging:
+                self._look_at_writes()
+                self._checkpointer.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                # Before the next commit, which compares them with the length of the file.
+                self._log_pages = self._moved_pages = 0
+                self._note_writes()
         except apsw.BusyError:
             return
         except BaseException as error:
             self._fail(error, "cannot merge the log into the main file")
         finally:
             self._checkpointer.set_busy_timeout(BUSY_MS)
-        self._log_pages = self._moved_pages = 0
         self._shrinking = False
         self._note_length()
 
@@ -333,7 +392,8 @@ class SqliteStore:
                 if free * 4 < int(self._checkpointer.pragma("page_count")):
                     return
                 self._forget_length()
-                self._checkpointer.execute(sql.give_back(PAGES_A_SLICE)).fetchall()
+                with self._turns.slice():
+                    self._checkpointer.execute(sql.give_back(PAGES_A_SLICE)).fetchall()
         except apsw.BusyError:
             return
         except BaseException as error:
@@ -348,9 +408,14 @@ class SqliteStore:
 
     def _move_log(self, connection: apsw.Connection) -> int:
         """Merge the log into the main file; return how many pages are left."""
+        if not self._merging.acquire(blocking=False):
+            # Another thread is merging.
+            return self._log_pages
         try:
+            self._look_at_writes()
             _, moved = connection.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._note_length()
+            self._note_writes()
         except apsw.BusyError:
             # Another connection is merging.
             return self._log_pages
@@ -358,6 +423,8 @@ class SqliteStore:
             # A failed sync may succeed the next time without having written anything. The content
             # of the main file is then unknown, so this log must not be overwritten.
             self._fail(error, "cannot merge the log into the main file", connection)
+        finally:
+            self._merging.release()
         self._moved_pages = moved
         return max(0, self._log_pages - moved)
 

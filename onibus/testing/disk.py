@@ -41,7 +41,7 @@ import apsw
 
 SECTOR_BYTES = 512
 
-Call = Literal["read", "write", "sync", "truncate"]
+DiskCall = Literal["read", "write", "sync", "truncate"]
 Fate = Literal["applied", "lost", "torn", "garbled"]
 
 #: What the writes of one crash can meet; one of these is drawn for each crash.
@@ -66,7 +66,7 @@ _BLOCKS = "store.blocks/"
 _names = itertools.count(1)
 
 
-def _error(call: Call) -> apsw.IOError:
+def _error(call: DiskCall) -> apsw.IOError:
     error = apsw.IOError(f"simulated: {call} failed")
     error.extendedresult = ERRORS[call]  # type: ignore[attr-defined]
     return error
@@ -209,12 +209,12 @@ class SimulatedDisk(apsw.VFS):
         #: Size of the disk in bytes, None without a limit.
         self.capacity: int | None = None
         #: How many calls of each kind there were.
-        self.calls: dict[Call, int] = dict.fromkeys(("read", "write", "sync", "truncate"), 0)
+        self.calls: dict[DiskCall, int] = dict.fromkeys(("read", "write", "sync", "truncate"), 0)
         #: files that are new since their directory was synced, and those that were removed
         self.unnamed: set[str] = set()
         self.removed: dict[str, SimulatedFile] = {}
         self._changes_left = -1
-        self._failing: tuple[Call, int, apsw.Error] | None = None
+        self._failing: tuple[DiskCall, int, apsw.Error] | None = None
 
     @property
     def changes(self) -> int:
@@ -240,7 +240,7 @@ class SimulatedDisk(apsw.VFS):
         self.powered = True
         self._changes_left = -1
 
-    def fail_call(self, call: Call, nth: int) -> None:
+    def fail_call(self, call: DiskCall, nth: int) -> None:
         """Make the nth call of that kind from now an I/O error, once (1 is the next one)."""
         self._failing = (call, self.calls[call] + nth, _error(call))
 
@@ -263,7 +263,7 @@ class SimulatedDisk(apsw.VFS):
         """Return what programs see of all files, to make another disk of."""
         return {name: bytes(file.seen) for name, file in self.files.items()}
 
-    def meet(self, call: Call) -> None:
+    def meet(self, call: DiskCall) -> None:
         """Count a call and raise what it meets: no power, an ordered failure, or nothing."""
         try:
             self._meet(call)
@@ -271,7 +271,7 @@ class SimulatedDisk(apsw.VFS):
             self.read_failed |= call == "read"
             raise
 
-    def _meet(self, call: Call) -> None:
+    def _meet(self, call: DiskCall) -> None:
         if not self.powered or (self.unreadable and call == "read"):
             raise _error(call)
         self.calls[call] += 1

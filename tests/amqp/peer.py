@@ -163,7 +163,6 @@ class Peer:
         found: list[Heard] = []
         while len(found) < count:
             found += [one for one in self.heard() if one.code == code]
-            self.client.bus.arm()
             await asyncio.sleep(0)
         return found
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from onibus import Message
-from onibus.broker import sending, turns
+from onibus.directory import turns
+from onibus.gateway import sending
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.frames import frame

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from onibus import Bus, Message, ReceivedMessage
-from onibus.broker.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
 from onibus.core.errors import InvalidArgument, MessageTooLarge, Refused
 from onibus.core.limits import COUNTER_BITS_PARTITIONED
 from onibus.core.path.admit import admit
 from onibus.core.settings import QueueSettings
+from onibus.gateway.forwarding import DEAD_LETTER_SOURCE, DEAD_LETTER_SOURCE_ID
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import Decimal, Symbol, Timestamp
 from onibus.protocols.amqp.errors import AmqpError, DecodeError

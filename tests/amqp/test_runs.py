@@ -123,7 +123,6 @@ async def _flows(peer: Peer, count: int) -> list[Heard]:
                 found.append(one)
             elif one.code == say.DISPOSITION:
                 settled += one.fields[2] - one.fields[1] + 1
-        peer.client.bus.arm()
         if peer.connection.is_behind:
             peer.connection.read_on(0.0)
         await asyncio.sleep(0)

@@ -146,6 +146,11 @@ class ServerProcess:
         self.port = int(ready["http"].rpartition(":")[2])
         self.service_bus = ready["service_bus"]
 
+    def pause(self) -> None:
+        """Stop it without ending it: clients get no answer."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
     def kill(self) -> None:
         """Stop it as a power failure would."""
         assert self._process is not None

@@ -8,7 +8,7 @@ import pytest
 
 from onibus import Message
 from onibus.client import AsyncClient, Client
-from onibus.client.asking import Answer
+from onibus.client.asking import ServerResponse
 from onibus.client.problems import problem_of
 from onibus.core import errors
 from onibus.core.errors import (
@@ -39,7 +39,7 @@ def test_every_error_comes_back_as_it_was(kind: type[OnibusError]) -> None:
     gap = issubclass(kind, LogGap)
     raised = kind("why", 3, 7) if gap else kind("why")
     told = problem(raised)
-    error = problem_of(Answer(told.status, told.body, told.content_type))
+    error = problem_of(ServerResponse(told.status, told.body, told.content_type))
     assert type(error) is kind
     assert (str(error), error.code, error.retryable) == ("why", kind.code, kind.retryable)
     if isinstance(error, LogGap):
@@ -48,7 +48,7 @@ def test_every_error_comes_back_as_it_was(kind: type[OnibusError]) -> None:
 
 def test_where_a_filter_is_wrong_is_told() -> None:
     told = problem(errors.InvalidFilter("bad", 4, "a number"))
-    error = problem_of(Answer(told.status, told.body, told.content_type))
+    error = problem_of(ServerResponse(told.status, told.body, told.content_type))
     assert isinstance(error, errors.InvalidFilter)
     assert (error.position, error.expected) == (4, "a number")
     assert str(error) == "bad at character 5; expected a number"
@@ -59,16 +59,16 @@ def test_an_error_of_a_later_version_is_of_its_family() -> None:
         b'{"type":"too-purple","outcome":"refused","title":"t","status":400,"detail":"d",'
         b'"retryable":true}'
     )
-    error = problem_of(Answer(400, body, ""))
+    error = problem_of(ServerResponse(400, body, ""))
     assert type(error) is Refused
     assert (error.code, error.retryable) == ("too-purple", True)
 
 
 def test_what_is_no_answer_of_ours_is_told_without_guessing() -> None:
-    assert type(problem_of(Answer(502, b"<html>", "text/html"))) is Failed
-    assert type(problem_of(Answer(404, b"", ""))) is Refused
+    assert type(problem_of(ServerResponse(502, b"<html>", "text/html"))) is Failed
+    assert type(problem_of(ServerResponse(404, b"", ""))) is Refused
     with pytest.raises(Failed, match="cannot decode"):
-        Answer(200, b"<html>", "text/html").read(dict[str, int])
+        ServerResponse(200, b"<html>", "text/html").read(dict[str, int])
 
 
 def test_errors_over_the_wire(server: ServerThread) -> None:

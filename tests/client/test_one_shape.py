@@ -27,7 +27,7 @@ PAIRS = [
     (AsyncTransaction, Transaction),
 ]
 #: What a Bus has because it is in the process: a client has no use for it.
-OF_THE_BUS = {"admit_arrow", "arm", "ask", "check_alive", "ephemeral", "open", "tell"}
+OF_THE_BUS = {"admit_arrow", "keep_time", "ask", "check_alive", "ephemeral", "open", "tell"}
 
 
 #: Parameters that the HTTP API does not have (docs/http-api.md).

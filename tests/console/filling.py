@@ -112,6 +112,7 @@ async def fill_with_markup(bus: Bus) -> None:
     async with bus.receiver("hostile") as receiver:
         (held,) = await receiver.receive(1)
         await receiver.dead_letter(held, reason=MARKUP, description=MARKUP)
+    await bus.create_queue("typed")
     await bus.create_queue("deep")
     await bus.send("deep", Message(body=b"[" * 200_000 + b"]" * 200_000))
     await bus.create_reader("hostile", short, address=MARKUP)

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,27 @@ from azure.servicebus import ServiceBusClient
 from onibus import Bus, Message
 from onibus.api.log import AuditReport, ReaderReport
 from onibus.client import AsyncClient, Client
+from onibus.core.limits import MESSAGE_BYTES_MAX
+from onibus.protocols.amqp import encode as to
+from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.http.console import pages
 from onibus.security.keys import AccessKey, Keyring
 from onibus.security.rights import Right
 from onibus.server.server import Server
 from onibus.spark.jobs.audit import audit
 from onibus.spark.lake_reporting import report_page
-from tests.bus_helpers import run
+from tests.bus_helpers import run as run_within
 from tests.console.filling import MARKUP, fill, fill_with_markup
 from tests.node import run_node
 from tests.server.processes import Served, served
 from tests.server.server_helpers import SECRET
+from tests.source_tree import ROOT
 from tests.spark.lake_helpers import Captures
 
+#: A walk ends long before on a machine that does nothing else.
+run = partial(run_within, patience_s=1_000)
+#: Characters of a large body.
+HUGE = 64 << 20
 REPORT = "<title>jobs: report</title><h1>jobs</h1><script>document.title = 'run'</script>"
 SCRIPTS = Path(__file__).parent / "javascript"
 
@@ -79,10 +88,12 @@ def test_an_operator_uses_every_view_and_action_with_200_000_messages(tmp_path: 
     lines = ['{"body": "one", "properties": {"n": 9007199254740993}}', "", "plain two"]
     many.write_text("\n".join([*lines, *(f"line {at}" for at in range(2_500))]))
     with busy_server(tmp_path) as server:
-        clicks = json.loads(walk("operate", server.http, FILE=str(many), FOLDER=str(tmp_path)))
-        print(json.dumps(clicks, indent=1))
-        assert len(clicks) == 29
-        assert max(clicks.values()) <= 20
+        done = json.loads(walk("operate", server.http, FILE=str(many), FOLDER=str(tmp_path)))
+        assert len(done["clicks"]) == 33
+        assert max(done["clicks"].values()) <= 20
+        table = "\n".join(f"| {task} | {clicks} |" for task, clicks in done["whole"])
+        assert len(done["whole"]) == 11
+        assert table in (ROOT / "docs" / "console.md").read_text(), table
         with Client.connect(server.ready["development"]) as client:
             assert client.queue("jobs").dead_lettered_count == 0
             assert client.queue("jobs").active_count == 301
@@ -192,6 +203,55 @@ async def test_typed_fields_stay_and_ended_streams_are_shown() -> None:
         await asyncio.to_thread(walk, "streams", f"http://localhost:{server.http_port}")
         sent = {message.body: message for message in bus.peek("orders", limit=10)}
         assert sent[b"edited"].properties == {"region": "eu"}
+
+
+@run
+async def test_large_bodies_odd_names_slow_servers_and_many_tabs() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("huge", max_message_bytes=MESSAGE_BYTES_MAX)
+    for name in ("constructor", "jobs", "archive"):
+        await bus.create_queue(name)
+    huge = json.dumps({"rows": "x" * HUGE}).encode()
+    await bus.send("huge", Message(body=huge))
+    listed = sections.section(sections.VALUE, to.list_([to.long(1)] * 1_000_000))
+    await bus.send("huge", Message(body=listed, format="amqp"))
+    await bus.send("huge", Message(body=b"x", properties={f"p{at}": at for at in range(40_000)}))
+    odd = Message(body=b"x", properties={"__proto__": "x", "toString": "y"})
+    await bus.send_batch("constructor", [odd] * 3)
+    await bus.send_batch("jobs", [Message(body=b"dead")] * 2)
+    async with bus.receiver("jobs") as receiver:
+        for held in await receiver.receive(2):
+            await receiver.dead_letter(held, reason="late")
+    await bus.send_batch("jobs", [Message(body=body) for body in (b"first", b"second", b"third")])
+    async with Server(bus, None, http_port=0) as server:
+        url = f"http://localhost:{server.http_port}"
+        tabs = os.environ.get("TABS", "9")
+        await asyncio.to_thread(walk, "strain", url, HUGE=str(len(huge)), TABS=tabs)
+        bodies = [message.body for message in bus.peek("jobs", limit=10)]
+        assert sorted(bodies) == [b"dead", b"dead", b"once", b"second", b"third"]
+
+
+@run
+@pytest.mark.parametrize("keys", [None, Keyring(development=True)], ids=["open", "development"])
+async def test_pages_of_other_sites_change_nothing(keys: Keyring | None) -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders")
+    await bus.send("orders", Message(body=b"mine"))
+    async with Server(bus, keys, http_port=0) as server:
+        await asyncio.to_thread(walk, "elsewhere", f"http://localhost:{server.http_port}")
+        assert [message.body for message in bus.peek("orders", limit=10)] == [b"mine"]
+
+
+@run
+async def test_a_browser_with_a_wrong_clock_stays_signed_in() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("orders")
+    await bus.send("orders", Message(body=b"x"))
+    keys = Keyring([AccessKey(name="operator", primary=SECRET)])
+    connection = f"Endpoint=sb://localhost;SharedAccessKeyName=operator;SharedAccessKey={SECRET}"
+    async with Server(bus, keys, http_port=0) as server:
+        url = f"http://localhost:{server.http_port}"
+        await asyncio.to_thread(walk, "clock", url, CONNECTION=connection)
 
 
 def test_sequence_numbers_stay_exact() -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onibus import Bus, Message
 from onibus.core.errors import InvalidArgument
-from onibus.core.inspection import json_steps
+from onibus.core.inspection import Filter, json_steps
 from onibus.core.rules.rule import Rule, SqlFilter
 from onibus.core.tally import WAIT_BOUNDS, percentile
 from onibus.operation import history as history_module
-from onibus.operation.figures import figures_of
+from onibus.operation.figures import KnownFigures, figures_of
 from onibus.operation.history import History
 from onibus.protocols.http.console import pages
 from onibus.security.keys import Keyring
-from tests.bus_helpers import ManualClock, run
+from tests.bus_helpers import ManualClock, run, until
 from tests.server.http_helpers import KEYS, serving, token
 
 
@@ -55,10 +57,36 @@ async def test_an_overview_is_filtered_sorted_and_paged() -> None:
         found = await client.do("GET", "/overview?sort=active")
         assert found["rows"][0]["name"] == "jobs"
         assert found["rows"][0]["oldest_ms"] > 0
+        found = await client.do("GET", "/overview?sort=oldest")
+        assert [row["name"] for row in found["rows"][:2]] == ["jobs", "news"]
         found = await client.do("GET", "/overview?only=dead-lettered")
         assert [row["name"] for row in found["rows"]] == ["jobs"]
         assert (await client.do("GET", "/overview?only=limited"))["count"] == 0
         await client.refused(400, "invalid-argument", "GET", "/overview?sort=size")
+
+
+@run
+async def test_figures_count_what_is_left() -> None:
+    async with Bus.ephemeral() as bus:
+        await make(bus)
+        await bus.send_batch("jobs", [Message(body=b"x")] * 3)
+        due = int(time.time() * 1_000) + 3_600_000
+        await bus.schedule("news", Message(body=b"x"), due)
+        async with bus.receiver("jobs") as receiver:
+            first, second, third = await receiver.receive(3)
+            await receiver.complete(first)
+            await receiver.dead_letter(second)
+            await receiver.defer(third)
+        figures = figures_of(bus.broker.find("jobs"))
+        assert (figures.active, figures.deferred, figures.dead_lettered) == (0, 1, 1)
+        assert (figures.gone, figures.accepted) == (1, 3)
+        assert figures.size_bytes > 0
+        assert figures_of(bus.broker.find("news")).scheduled == 1
+        for state in ("deferred", "dead-lettered"):
+            assert await bus.purge("jobs", Filter(state=state)) == 1
+        figures = figures_of(bus.broker.find("jobs"))
+        assert (figures.active, figures.deferred, figures.dead_lettered) == (0, 0, 0)
+        assert figures.gone == 3
 
 
 @run
@@ -90,7 +118,7 @@ async def test_history_keeps_busy_entities_in_bounded_memory(
     async with Bus.ephemeral() as bus:
         for name in ("a", "b", "c", "idle"):
             await bus.create_queue(name)
-        history = History(bus.broker)
+        history = History(bus.broker, KnownFigures())
         find = bus.broker.find
         await history.sample()
         for sample in range(8):
@@ -119,7 +147,7 @@ async def test_a_subscription_has_a_history_of_what_its_rules_select() -> None:
         await bus.create_subscription("news", "all")
         rules = [Rule("eu", SqlFilter("region = 'eu'"))]
         await bus.create_subscription("news", "eu", rules=rules)
-        history = History(bus.broker)
+        history = History(bus.broker, KnownFigures())
         for _ in range(2):
             for region in ("eu", "us", "us"):
                 await bus.send("news", Message(body=b"x", properties={"region": region}))
@@ -129,6 +157,71 @@ async def test_a_subscription_has_a_history_of_what_its_rules_select() -> None:
             assert figures_of(entity).accepted == 2 * count
             assert history.rates(entity)[0] == count
             assert history.points(entity).active == [count, 2 * count]
+
+
+@run
+async def test_a_history_has_the_changes_that_time_brings() -> None:
+    clock = ManualClock()
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("jobs", default_time_to_live_ms=30_000)
+        history = History(bus.broker, KnownFigures())
+        await history.sample()
+        await bus.send_batch("jobs", [Message(body=b"x")] * 3)
+        await history.sample()
+        clock.advance(60_000)
+        # Time passes for a queue that no client uses.
+        await until(lambda: figures_of(bus.broker.find("jobs")).active == 0)
+        await history.sample()
+        assert history.points(bus.broker.find("jobs")).active[-2:] == [3, 0]
+
+
+@run
+async def test_known_figures_are_those_that_are_counted(tmp_path: Path) -> None:
+    async with Bus.open(tmp_path / "data") as bus:
+        await bus.create_queue("jobs", enable_partitioning=True)
+        await bus.create_topic("news")
+        known = KnownFigures()
+        entities = bus.broker.namespace.entities
+
+        def check() -> None:
+            for entity in entities.values():
+                assert known.of(entity) == figures_of(entity)
+                assert known.of(entity) is known.of(entity)
+                assert known.oldest_ms(entity) == KnownFigures().oldest_ms(entity)
+
+        check()
+        await bus.create_subscription("news", "all")
+        check()
+        await bus.send_batch("jobs", [Message(body=b"x")] * 20)
+        await bus.send("news", Message(body=b"x"))
+        check()
+        async with bus.receiver("jobs") as receiver:
+            for settle in (receiver.complete, receiver.defer, receiver.dead_letter):
+                (held,) = await receiver.receive(1)
+                check()
+                await settle(held)
+                check()
+            waiting = asyncio.create_task(receiver.receive(100, wait_ms=10_000))
+            await until(waiting.done)
+            waiting = asyncio.create_task(receiver.receive(1, wait_ms=60_000))
+            await until(lambda: figures_of(entities["jobs"]).receivers == 1)
+            check()
+            waiting.cancel()
+        await bus.purge("jobs", Filter(state="deferred"))
+        check()
+        # A disk that hangs, and a partition that is closed and opened again.
+        store = entities["jobs"].partitions[0].store
+        store.stalled = "its disk does not respond"
+        assert known.of(entities["jobs"]).offline == 16
+        store.stalled = ""
+        check()
+        core, entities["jobs"].partitions[3].core = entities["jobs"].partitions[3].core, None
+        assert known.of(entities["jobs"]).offline == 1
+        entities["jobs"].partitions[3].core = core
+        check()
+        await bus.delete_queue("jobs")
+        known.keep_only([one.incarnation for one in entities.values()])
+        check()
 
 
 def test_percentiles_of_waits_are_bounds_of_their_classes() -> None:
@@ -149,7 +242,7 @@ async def test_dwell_is_the_time_from_enqueue_to_the_first_delivery() -> None:
     async with Bus.ephemeral(clock=clock) as bus:
         await bus.create_queue("jobs")
         await bus.create_queue("groups", fifo=True)
-        history = History(bus.broker)
+        history = History(bus.broker, KnownFigures())
         await history.sample()
         await bus.send_batch("jobs", [Message(body=b"x")] * 10)
         await bus.send("groups", Message(body=b"x", message_id="a", session_id="a"))
@@ -300,6 +393,20 @@ async def test_dead_lettered_messages_are_counted_and_resubmitted_by_reason() ->
         done = await client.on("jobs", "dead-letters/resubmit", where={"dead_letter_reason": "a"})
         assert len(done["moved"]) == 9
         assert bus.queue("jobs").active_count == 9
+
+
+@run
+async def test_counting_reasons_leaves_marks_on_the_disk(tmp_path: Path) -> None:
+    async with Bus.open(tmp_path / "data") as bus:
+        await bus.create_queue("jobs")
+        await bus.send_batch("jobs", [Message(body=b"x")] * 30)
+        async with bus.receiver("jobs") as receiver:
+            for at, held in enumerate(await receiver.receive(30)):
+                await receiver.dead_letter(held, reason=("a", "b", "b")[at % 3])
+    async with Bus.open(tmp_path / "data") as bus, serving(bus=bus) as client:
+        told = await client.do("GET", "/entities/jobs/dead-letters/reasons")
+        assert {one["reason"]: one["count"] for one in told["reasons"]} == {"b": 20, "a": 10}
+        assert not bus.broker.find("jobs").partitions[0].online().subscription.marks.hot
 
 
 def test_paths_to_fields_are_read_exactly() -> None:

@@ -12,6 +12,7 @@ from onibus import Bus, Message
 from onibus.api.delivery import Resubmitted
 from onibus.core.errors import InvalidArgument, MessageNotFound
 from onibus.core.inspection import Filter
+from onibus.core.limits import MESSAGE_BYTES_MAX
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
 from tests.bus_helpers import ManualClock, run
@@ -50,6 +51,73 @@ async def test_a_message_is_shown_in_amqp_sections() -> None:
         path = "/entities/jobs/inspect"
         await client.refused(404, "message-not-found", "POST", path, {"number": 99})
         assert bus.queue("jobs").held_count == 0
+
+
+@run
+async def test_a_large_message_is_shown_in_part_and_saved_whole() -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("jobs")
+    await bus.create_topic("news")
+    body = json.dumps({"rows": ["ä" * 90] * 1_000}, ensure_ascii=False).encode()
+    text = (await bus.send("jobs", Message(body=body))).sequence_number
+    binary = (await bus.send("jobs", Message(body=b"\xff" * 1_000))).sequence_number
+    numbers = sections.section(sections.VALUE, to.list_([to.long(1)] * 10_000))
+    many = (await bus.send("jobs", Message(body=numbers, format="amqp"))).sequence_number
+    due = int(time.time() * 1_000) + 3_600_000
+    later = await bus.schedule("news", Message(body=body), due)
+
+    async def shown(entity: str, number: int) -> tuple[Any, Any]:
+        found = await client.on(entity, "inspect", number=number, body_limit=500)
+        named = {one["name"]: one["value"] for one in found["sections"]}
+        return found["message"], named.get("data", named.get("value"))
+
+    async with serving(bus=bus) as client:
+        for entity, number in (("jobs", text), ("news", later)):
+            message, data = await shown(entity, number)
+            assert message["body_size"] == len(body)
+            assert body.startswith(message["body"].encode())
+            assert 0 <= 500 - len(message["body"].encode()) < 4
+            assert data == message["body"]
+        message, data = await shown("jobs", binary)
+        assert data == {"binary": message["body_base64"]}
+        _, data = await shown("jobs", many)
+        assert data.endswith("bytes: save the body to see them")
+        for number, whole in ((text, body), (binary, b"\xff" * 1_000), (many, numbers)):
+            response = await client.http.get(f"/v1/entities/jobs/messages/{number}/body")
+            assert response.content == whole
+            # A browser never shows it as a page of this server.
+            assert response.headers["content-type"] == "application/octet-stream"
+            assert response.headers["content-disposition"] == "attachment"
+            assert response.headers["x-content-type-options"] == "nosniff"
+        path = "/entities/jobs/messages/99/body"
+        await client.refused(404, "message-not-found", "GET", path)
+
+
+@run
+@pytest.mark.parametrize("body", [b"x", b"x" * (1 << 20)], ids=["small", "large"])
+async def test_properties_beyond_a_bound_are_left_out_and_counted(body: bytes) -> None:
+    bus = await Bus.ephemeral()
+    await bus.create_queue("jobs", max_message_bytes=MESSAGE_BYTES_MAX)
+    many = {f"p{at}": at for at in range(40_000)}
+    long = {"first": 1, "long": "x" * 100_000, "last": 2}
+    usual = {f"p{at}": "x" * 100 for at in range(400)}
+    async with serving(bus=bus) as client:
+        for properties, least, most in ((many, 1_000, 2_000), (long, 1, 1), (usual, 400, 400)):
+            sent = await bus.send("jobs", Message(body=body, properties=properties))
+            number = sent.sequence_number
+            whole = (await client.on("jobs", "inspect", number=number))["message"]
+            assert whole["properties"] == properties
+            asked = {"start": number, "limit": 1, "body_limit": 200}
+            found = [
+                (await client.on("jobs", "inspect", number=number, body_limit=200))["message"],
+                (await client.on("jobs", "search", **asked))["messages"][0],
+            ]
+            for one in found:
+                shown = one["properties"]
+                assert least <= len(shown) <= most
+                assert list(shown.items()) == list(properties.items())[: len(shown)]
+                left_out = len(shown) < len(properties)
+                assert one.get("property_count") == (len(properties) if left_out else None)
 
 
 @run

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from onibus import Bus, Message
-from onibus.broker import searching
 from onibus.core.inspection import Filter
 from onibus.core.limits import PEEK_BYTES_MAX
 from onibus.core.path.peek import SLICE_BYTES
+from onibus.gateway import searching
 from onibus.protocols.http.api import searching as api_searching
 from onibus.security.keys import AccessKey, Keyring
 from onibus.security.rights import Right

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onibus.core.commands import AcceptSession, HeldSession, Receive, Settlement
+from onibus.core.path import compact as compact_module
 from onibus.core.path.compact import DEAD_BYTES_MAX, compact, forget_retained
 from tests.core.partition_helpers import Bench
 
@@ -120,6 +121,48 @@ def test_blocks_without_living_rows_go_whole() -> None:
     assert bench.partition.log.places == []
     assert bench.partition.log.total_bytes == bench.partition.log.live_bytes == 0
     assert len(bench.partition.subscription.gone.firsts) == 1
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_messages_are_settled_between_the_slices_of_a_rewrite(
+    seed: int, sessions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compact_module, "SLICE_STEPS", 700)
+    chance = random.Random(seed)
+    bench = Bench(requires_session=sessions)
+    for n in range(200):
+        bench.send(*[b"%d/%d" % (n, at) for at in range(3)], session_id=f"s{n % 7}")
+    taken, restarts = chance.sample(range(20, 200), 6), chance.sample(range(200), 2)
+    for at in range(400):
+        compact(bench.partition, bench.out, eager=True)
+        bench.commit()
+        sizes_match(bench)
+        if at in taken:
+            take_some(bench, chance)
+        if at in restarts:
+            bench.restart()
+    assert len(bench.partition.log.places) < 100
+
+
+@pytest.mark.promise("R2")
+def test_a_reader_that_is_added_between_two_slices_misses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compact_module, "SLICE_STEPS", 1)
+    bench = Bench()
+    for n in range(60):
+        bench.send(b"%d/0" % n, b"%d/1" % n)
+    for message in bench.receive(120)[1::2]:
+        bench.complete(message)
+    log = bench.partition.log
+    for _ in range(20):
+        assert compact(bench.partition, bench.out, eager=True)
+    ordinal = log.complete_from
+    bench.partition.keep_for("reader", ordinal)
+    compact_all(bench)
+    rows = sum(place.rows for place in log.places if place.first >= ordinal)
+    assert rows == log.next_ordinal - ordinal
 
 
 @pytest.mark.promise("R1")

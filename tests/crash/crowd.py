@@ -21,8 +21,8 @@ from tests.simulator.history import OK, Anomaly, Checker
 
 #: Outlives any restart.
 PATIENT = Retry(attempts=10_000, first_ms=20, longest_ms=100)
-#: The longest that clients need to end, or a queue to be drained.
-PATIENCE_S = 300
+#: The longest that clients need to end, or a queue to be drained, on a machine that is very busy.
+PATIENCE_S = 1_800
 SENDS = ("send", "schedule", "transfer", "chain", "news")
 #: What a run must have done to prove anything.
 KINDS = {

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from onibus.core.errors import OnibusError
 from onibus.store.sqlite import SqliteStore
+from tests.ending import ended_early
 from tests.simulator.bounds import upper_bound
 from tests.simulator.crashes import Lost, Trial
 
@@ -99,7 +100,7 @@ def main() -> int:
     tasks = [(given.seed + at, share) for at, share in enumerate(shares)]
     begun = printed = time.monotonic()
     runs: list[Run] = []
-    with ProcessPoolExecutor(given.processes) as pool:
+    with ended_early(), ProcessPoolExecutor(given.processes) as pool:
         for future in as_completed([pool.submit(run, task) for task in tasks]):
             runs.append(future.result())
             if runs[-1].lost:

@@ -7,7 +7,8 @@ stops; a few lives end by a clean stop. HTTP, AMQP and SQS clients continue by t
 sends, scheduled and deferred messages, sessions, FIFO groups, transactions over two stores,
 forwarding, a topic, claims. After 100 kills everything is drained and the history that the
 clients wrote is checked. Then the next seed begins with an empty directory. A seed decides what
-clients ask and when the server dies, not how far it is by then.
+clients ask and when the server dies, not how far it is by then. SIGTERM ends the kills early: what
+the clients saw so far is checked.
 
     make forget KILLS=2000 SEED=7
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -26,6 +28,7 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
+from threading import Event
 
 from tests.crash.crowd import Crowd, Seen
 from tests.crash.forgetful_disk import ForgetfulDisk
@@ -33,12 +36,21 @@ from tests.crash.lives import Lives
 
 #: Kills on one directory: enough for a long log, and for figures every minute.
 EACH = 100
+_PRINT_EVERY_S = 20.0
 
 
 async def killed(
-    root: Path, seed: int, kills: int, disk: ForgetfulDisk | None = None
+    root: Path,
+    seed: int,
+    kills: int,
+    disk: ForgetfulDisk | None = None,
+    over: Event | None = None,
 ) -> tuple[Crowd, Lives]:
-    """Kill a busy server that often; return its clients, with all messages taken out."""
+    """Kill a busy server that often, or until it is over; return its clients.
+
+    All messages are taken out by then.
+    """
+    printed = time.monotonic()
     async with Lives(root, Random(seed), disk.path if disk else None) as lives:
         crowd = Crowd(lives.place, lives.amqp_port, lives.sqs_port, seed)
         lives.on_fault = crowd.history.fault
@@ -46,10 +58,14 @@ async def killed(
             async with lives.serving():
                 await crowd.create()
             await crowd.start()
-            while lives.kills < kills:
+            while lives.kills < kills and not (over and over.is_set()):
                 if disk:
                     disk.cut(lives.kills if lives.kills % 2 else None)
                 await lives.live()
+                if over and time.monotonic() - printed > _PRINT_EVERY_S:
+                    printed = time.monotonic()
+                    records = len(crowd.history.events) + len(crowd.works_history.events)
+                    print(f"seed {seed}: {lives.kills} kills, {records:,} records", flush=True)
             if disk:
                 disk.cut()
             async with lives.serving():
@@ -70,13 +86,15 @@ def main() -> int:
     given = parser.parse_args()
     verb, forgotten = "forget" if given.forget else "kill", 0
     begun, seen, ends, seed, done = time.monotonic(), Seen(), Counter[str](), given.seed, 0
-    while done < given.kills:
+    over = Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: over.set())
+    while done < given.kills and not over.is_set():
         with ExitStack() as stack:
             root, disk = Path(stack.enter_context(tempfile.TemporaryDirectory())), None
             if given.forget:
                 disk = stack.enter_context(ForgetfulDisk(root / "disk"))
             kills = min(EACH, given.kills - done)
-            crowd, lives = asyncio.run(killed(root, seed, kills, disk))
+            crowd, lives = asyncio.run(killed(root, seed, kills, disk, over))
             forgotten += disk.forgotten if disk else 0
         found = crowd.check()
         seen.add(found)

@@ -1,7 +1,7 @@
 """A real file system under one store dies: shut down, made read-only, and mounted again.
 
 These tests need root, loop devices and mkfs.ext4, and are skipped elsewhere. What they prove on a
-real disk, tests/store/test_failed_reads.py and tests/broker/test_probing.py prove everywhere.
+real disk, tests/store/test_failed_reads.py and tests/gateway/test_probing.py prove everywhere.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 
 from onibus import Bus
-from onibus.broker.namespace import REOPEN_MS
-from onibus.broker.probing import PROBE_MS
 from onibus.core.errors import PartitionOffline, Unknown
+from onibus.directory.namespace import REOPEN_MS
+from onibus.directory.probing import PROBE_MS
 from onibus.operation.health import readiness
 from onibus.shard.housekeeping import HOUSEKEEPING_MS
 from tests.bus_helpers import KEYS, ManualClock, bodies, get, index_in, msg, pass_ms, run, send

@@ -14,7 +14,7 @@ from onibus.core.errors import OnibusError, StoreFailed
 from onibus.core.records import BLOCKS
 from onibus.store.conformance import nothing_works
 from onibus.store.sqlite import SqliteStore
-from onibus.testing.disk import Call, SimulatedDisk
+from onibus.testing.disk import DiskCall, SimulatedDisk
 from tests.simulator.crashes import Lost, Trial
 
 SEED = 7
@@ -47,7 +47,7 @@ def runs_into(order: Order, commits: int, fates: int, crash: bool) -> bool:
 @pytest.mark.promise("B8", "S3")
 @pytest.mark.parametrize("crash", [False, True], ids=["reopened", "power lost"])
 @pytest.mark.parametrize(("call", "commits"), [("write", 25), ("sync", 50)])
-def test_every_call_of_a_run_fails_once(call: Call, commits: int, crash: bool) -> None:
+def test_every_call_of_a_run_fails_once(call: DiskCall, commits: int, crash: bool) -> None:
     nth = 1
     while runs_into(lambda disk: disk.fail_call(call, nth), commits, nth, crash):  # noqa: B023
         nth += 1
@@ -65,7 +65,7 @@ def test_every_write_of_a_run_finds_no_space_once(crash: bool) -> None:
 
 @pytest.mark.promise("B8")
 @pytest.mark.parametrize("call", ["read", "write", "sync", "truncate"])
-def test_every_call_of_an_opening_fails_once(call: Call) -> None:
+def test_every_call_of_an_opening_fails_once(call: DiskCall) -> None:
     trial = Trial(SEED)
     failures = 0
     for nth in range(1, 200):

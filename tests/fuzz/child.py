@@ -1,6 +1,7 @@
 """A process that is fed inputs, and may crash: `run.py` starts it and sees how it ends.
 
-Each input is written where the parent finds it before it is fed.
+Each input is written where the parent finds it before it is fed. SIGTERM ends the process after
+the input that it is busy with.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import mmap
 import signal
 import sys
+import time
 from pathlib import Path
 from random import Random
+from threading import Event
 
 from tests.fuzz.oracle import guarded
 from tests.fuzz.registry import BLOCK, TARGETS
@@ -17,7 +20,7 @@ from tests.fuzz.registry import BLOCK, TARGETS
 _ROOM = 1 << 20
 #: Seconds of the processor after which an input that native code is busy with ends the process.
 _HARD_SECONDS = 60.0
-_TOLD_EVERY = 100_000
+_PRINT_EVERY_S = 60.0
 
 
 class Current:
@@ -47,6 +50,9 @@ def main(name: str, first: int, last: int, seed: int, file: str) -> None:
     take = guarded(target, target.load())
     # The default action ends the process even inside native code.
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    over = Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: over.set())
+    printed = time.monotonic()
     # The corpus goes first, once.
     for number in range(-len(corpus) if first == 0 else first, last):
         if number % BLOCK == 0:
@@ -59,8 +65,12 @@ def main(name: str, first: int, last: int, seed: int, file: str) -> None:
         current.write(max(number, 0), data)
         signal.setitimer(signal.ITIMER_PROF, _HARD_SECONDS)
         take(data)
-        if number > 0 and number % _TOLD_EVERY == 0:
-            print(f"{name}: {number} inputs", flush=True)
+        if time.monotonic() - printed > _PRINT_EVERY_S:
+            printed = time.monotonic()
+            print(f"{name}: inputs up to {number:,} of seed {seed}: no failure", flush=True)
+        if over.is_set():
+            break
+    current.write(max(number + 1, 0), b"")
 
 
 if __name__ == "__main__":

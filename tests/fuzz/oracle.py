@@ -7,8 +7,8 @@ process has had.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from pathlib import Path
 
 from tests.fuzz.registry import Feed, Target
 
@@ -23,6 +23,8 @@ def guarded(target: Target, feed: Feed, seconds_max: float = SECONDS_MAX) -> Fee
     """Return what takes an input, and raises where it costs too much."""
     watch_log()
     fed = bound_kb = 0
+    # It stays open: opening it for each input took a tenth of the time.
+    status = os.open("/proc/self/status", os.O_RDONLY)
 
     def take(data: bytes) -> None:
         nonlocal fed, bound_kb
@@ -33,7 +35,7 @@ def guarded(target: Target, feed: Feed, seconds_max: float = SECONDS_MAX) -> Fee
         fed += 1
         # The first ones load modules and fill caches.
         assert used < seconds_max or fed < _FIRST, f"{used:.2f} s of a processor for one input"
-        peak = _peak_kb()
+        peak = _peak_kb(status)
         if fed <= _FIRST:
             bound_kb = peak + (GROWN_MB_MAX << 10)
         assert peak < bound_kb, f"{peak >> 10} MB were used"
@@ -41,15 +43,14 @@ def guarded(target: Target, feed: Feed, seconds_max: float = SECONDS_MAX) -> Fee
     return take
 
 
-def _peak_kb() -> int:
+def _peak_kb(status: int) -> int:
     """Return the most memory that this program has had.
 
     Not `ru_maxrss`: a child inherits the peak of the process that started it.
     """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1])
-    raise AssertionError("this system does not say how much memory a process has had")
+    _, found, rest = os.pread(status, 1 << 14, 0).partition(b"VmHWM:")
+    assert found, "this system does not say how much memory a process has had"
+    return int(rest.split(None, 1)[0])
 
 
 class _Faults(logging.Handler):

@@ -5,7 +5,8 @@
 Inputs are made from the corpus by the target's mutator, each from the seed and its own number, and
 are fed in child processes. A child that ends by a signal, an exception, too much time or too much
 memory has failed: its input is saved as `crash-…` in the working directory. Give that file to feed
-it again. With `--guided` atheris chooses inputs by the code that they reach (`watched.py`).
+it again. SIGTERM ends a run with the number of its inputs. With `--guided` atheris chooses inputs
+by the code that they reach (`watched.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
+from typing import NamedTuple
 
 from tests.fuzz.child import Current
 from tests.fuzz.oracle import guarded
@@ -30,6 +33,30 @@ _WATCHED_BYTES_MAX = {"arrow": 8_192, "http": 4_096, "sqs": 4_096, "atom": 4_096
 _AMQP_BYTES_MAX = 1_536
 #: Under atheris: by the clock, and of the process.
 _WALL_SECONDS_MAX, _MEMORY_MB_MAX = 120, 1_024
+
+#: Children that feed inputs, and whether SIGTERM has arrived.
+_children: set[subprocess.Popen[bytes]] = set()
+_over = Event()
+
+
+class Fed(NamedTuple):
+    """The result of a run."""
+
+    #: children that failed
+    failed: int
+    #: inputs that were fed without a failure
+    inputs: int
+
+
+def end_at_sigterm() -> None:
+    """Let children end by SIGTERM after the input that they are busy with."""
+
+    def end(number: int, frame: object) -> None:
+        _over.set()
+        for child in list(_children):
+            child.terminate()
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def main() -> None:
@@ -53,41 +80,49 @@ def main() -> None:
         sys.exit(ended)
     else:
         last = given.first + given.inputs
-        sys.exit(run(target, given.first, last, given.seed, given.processes))
+        end_at_sigterm()
+        sys.exit(run(target, given.first, last, given.seed, given.processes).failed)
 
 
-def run(target: Target, first: int, last: int, seed: int, processes: int = 1) -> int:
-    """Feed inputs with these numbers in child processes; return how many of these failed."""
+def run(target: Target, first: int, last: int, seed: int, processes: int = 1) -> Fed:
+    """Feed inputs with these numbers in child processes; return how that went."""
     share = -(-(last - first) // processes)
     size = -(-share // BLOCK) * BLOCK
     starts = range(first, last, size)
     with ThreadPoolExecutor(len(starts) or 1) as pool:
-        ended = pool.map(lambda at: _run_child(target, at, min(at + size, last), seed), starts)
-        failed = sum(not well for well in ended)
-    if not failed:
-        print(f"{target.name}: the corpus and {last - first} inputs of seed {seed}: no failure")
-    return failed
+        all_fed = list(
+            pool.map(lambda at: _run_child(target, at, min(at + size, last), seed), starts)
+        )
+    fed = Fed(sum(one.failed for one in all_fed), sum(one.inputs for one in all_fed))
+    if not fed.failed:
+        print(f"{target.name}: the corpus and {fed.inputs} inputs of seed {seed}: no failure")
+    return fed
 
 
-def _run_child(target: Target, first: int, last: int, seed: int) -> bool:
+def _run_child(target: Target, first: int, last: int, seed: int) -> Fed:
+    """Feed inputs to one child, unless SIGTERM has arrived."""
+    if _over.is_set():
+        return Fed(0, 0)
     with tempfile.NamedTemporaryFile() as file:
         current = Current(Path(file.name), new=True)
         words = ["tests.fuzz.child", target.name, str(first), str(last), str(seed), file.name]
-        ended = subprocess.run(
+        child = subprocess.Popen(
             [sys.executable, "-m", *words],
             stderr=subprocess.PIPE,
             # Sets are gone through in the same order each time.
             env={**os.environ, "PYTHONHASHSEED": "0"},
-            check=False,
         )
+        _children.add(child)
+        _, errors = child.communicate()
+        _children.remove(child)
         number, data = current.read()
-    if ended.returncode == 0:
-        return True
+    if child.returncode == 0:
+        return Fed(0, number - first)
     path = Path(f"crash-{target.name}-{hashlib.sha256(data).hexdigest()[:16]}")
     path.write_bytes(data)
-    code = ended.returncode
+    code = child.returncode
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    told = ended.stderr.decode("utf-8", "replace")[-6_000:]
+    told = errors.decode("utf-8", "replace")[-6_000:]
     print(
         f"{told}\n{target.name}: input {number} of seed {seed} failed by {how}; it is in {path}. "
         f"Feed it again: python -m tests.fuzz.run {target.name} {path}\nOr with those before it: "
@@ -95,7 +130,7 @@ def _run_child(target: Target, first: int, last: int, seed: int) -> bool:
         f"--first {number // BLOCK * BLOCK} --inputs {number % BLOCK + 1}",
         file=sys.stderr,
     )
-    return False
+    return Fed(1, number - first)
 
 
 def _feed_files(target: Target, files: list[Path]) -> None:

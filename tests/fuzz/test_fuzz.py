@@ -73,7 +73,7 @@ def test_an_input_that_does_harm_is_found_and_saved(
     (tmp_path / "sitecustomize.py").write_text(FAULTY.replace("FAULT", fault.replace("\n", "; ")))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{ROOT}")
-    assert running.run(TARGETS["arrow"], 0, 2_000, 1) == 1
+    assert running.run(TARGETS["arrow"], 0, 2_000, 1).failed == 1
     told = capfd.readouterr().err
     assert FAULTS[fault] in told
     [saved] = tmp_path.glob("crash-arrow-*")

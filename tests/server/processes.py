@@ -26,6 +26,10 @@ DEVELOPING = {"ONIBUS_DEVELOPMENT": "true"}
 OWN_KEY_ONLY = {"ONIBUS_DEVELOPMENT": ""}
 
 
+#: What runs the server, by its link between gateway and shard (`make test-link`).
+LINKS = {"": "onibus", "coded": "tests.coded_link", "late": "tests.unsure_link"}
+
+
 class Served:
     """A server that has started."""
 
@@ -50,7 +54,7 @@ class Served:
 
 
 def command(*args: str | Path) -> list[str]:
-    module = "tests.copying_link" if os.environ.get("ONIBUS_LINK") == "copying" else "onibus"
+    module = LINKS[os.environ.get("ONIBUS_LINK", "")]
     return [sys.executable, "-m", module, "serve", *map(str, args)]
 
 

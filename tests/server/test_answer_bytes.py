@@ -11,8 +11,8 @@ import pytest
 from onibus import Bus, Message
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.protocols.http.limits import Limits
-from tests.broker.topic_helpers import sound
 from tests.bus_helpers import run
+from tests.gateway.topic_helpers import sound
 from tests.server.server_helpers import ROOT, serving, signed
 
 #: Room for three messages of these, and one of twice as much comes in alone.

@@ -127,8 +127,8 @@ async def restored(source: Path, directory: Path) -> Counter[str]:
     async with Bus.open(directory, stores=STORES) as bus:
         await until(lambda: not bus.queue("in").active_count and bus.broker.idle())
         assert bus.alarms == []
-        for seat in bus.broker.seats.values():
-            assert violations(seat.online()) == []
+        for partition in bus.broker.partitions.values():
+            assert violations(partition.online()) == []
         names = ("wide", "in", "out", "work")
         return Counter(m.body.decode() for name in names for m in peek_everything(bus, name))
 

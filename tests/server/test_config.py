@@ -113,6 +113,8 @@ def test_tables_of_a_file(tmp_path: Path) -> None:
         [limits]
         connections_max = 12
         head_seconds = 2
+        [lake]
+        keep_ms = "P90D"
         [[keys]]
         name = "in"
         rights = ["Send"]
@@ -146,6 +148,7 @@ def test_tables_of_a_file(tmp_path: Path) -> None:
     assert (config.quotas.entities, config.quotas.partitioned_entities) == (3, 100)
     assert (config.limits.connections_max, config.limits.head_seconds) == (12, 2.0)
     assert config.options.reserve_bytes == 5
+    assert (config.lake.keep_ms, load().lake.keep_ms) == (90 * DAY, None)
     (key,) = config.keys
     assert (key.name, key.entity, key.rights) == ("in", "orders", {Right.SEND})
     queue, topic, everything, some = config.entities
@@ -215,6 +218,10 @@ MISTAKES = [
     ('[quotas]\nentities = "3"', "quotas: entities: Expected `int`, got `str`"),
     ("[quotas]\nentities = 0", "quotas.entities: write a number above 0"),
     ("[limits]\nhead_seconds = -1.5", "limits.head_seconds: write a number above 0"),
+    ("lake = 3", "lake: write a table"),
+    ("[lake]\nkeep = 3", "lake: unknown name 'keep': did you mean keep_ms?"),
+    ('[lake]\nkeep_ms = "90d"', "lake.keep_ms: '90d' is no"),
+    ('[lake]\nkeep_ms = "PT2H"', "lake.keep_ms is 7200000: use at least P1D, or 0"),
     ("queues = 3", "queues: write a table"),
     ("[queues]\norders = 3", "queues.orders: write a table"),
     ("[queues.orders]\nlock_duration = 3", "did you mean lock_duration_ms?"),

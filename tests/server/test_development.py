@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from onibus import Bus
-from onibus.broker.key_rows import PREFIX
 from onibus.core.errors import InvalidOperation
+from onibus.directory.key_rows import PREFIX
 from onibus.protocols.amqp import performatives as say
 from onibus.security.kept_keys import KeptKeys
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, AccessKey, Keyring

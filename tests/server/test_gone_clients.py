@@ -14,8 +14,9 @@ import pytest
 
 from onibus import Bus
 from onibus.api.wire import ARROW
-from onibus.broker import sending, turns
 from onibus.core.path.admit import admit as admit_one
+from onibus.directory import turns
+from onibus.gateway import sending
 from onibus.shard.replies import is_unwanted
 from tests.bus_helpers import run
 from tests.server.http_helpers import serving

@@ -51,15 +51,15 @@ async def test_the_namespace_and_single_partitions_count_too() -> None:
         await bus.create_queue("q")
         await bus.create_queue("other")
         await send(bus, "q", "x")
-        seat = bus.broker.find("q").seats[0]
-        bus.broker.partition_failed(seat, Damaged("a flipped bit"))
+        partition = bus.broker.find("q").partitions[0]
+        partition.store.partition_failed(partition, Damaged("a flipped bit"))
         ready = await ask(server, "GET", "/readyz")
         assert (ready.status_code, ready.content) == (503, b'{"ready":false}')
         # A deleted entity has no partitions that could be down.
         await bus.delete_queue("other")
         assert (await ask(server, "GET", "/readyz")).status_code == 503
-        bus.broker.store_failed(seat.store, StoreFailed("pulled"))
-        await reopen_store(bus, seat.store.name)
+        bus.broker.store_failed(partition.store, StoreFailed("pulled"))
+        await reopen_store(bus, partition.store.name)
         assert (await ask(server, "GET", "/readyz")).status_code == 200
         bus.broker.namespace._down(StoreFailed("pulled"))
         assert (await ask(server, "GET", "/readyz")).status_code == 503

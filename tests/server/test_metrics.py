@@ -10,9 +10,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from onibus import Bus
-from onibus.broker import forwarding
 from onibus.core.path import dead_letter, fan_out
 from onibus.core.tally import BROKER_REASONS, BY_APPLICATION, Durations
+from onibus.gateway import forwarding
 from onibus.operation import collector
 from onibus.operation.exposition import COUNTER
 from onibus.operation.metrics import METRICS

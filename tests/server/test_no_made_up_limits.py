@@ -27,7 +27,8 @@ pytestmark = pytest.mark.promise("X12")
 BOUNDING = (
     "api",
     "core",
-    "broker",
+    "directory",
+    "gateway",
     "shard",
     "store",
     "security",

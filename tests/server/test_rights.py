@@ -42,9 +42,11 @@ LISTEN = """
     POST /sessions/renew  POST /sessions/get-state  POST /sessions/set-state  POST /sessions/close
     POST /peek  POST /search  POST /tail  POST /undefer  GET /duplicates  GET /dead-letters/reasons
     GET /history  GET /partitions  GET /summary  GET /groups  POST /inspect
+    GET /messages/{number}/body
     GET /receivers  POST /readers/{reader}/report  POST /readers/{reader}/page
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}
     GET /log/messages/{partition}/reach
+    POST /log/plan  GET /log/messages  GET /log/outcomes
     GET /readers  PUT /readers/{reader}  POST /readers/{reader}/move  DELETE /readers/{reader}
     POST /readers/{reader}/take
     GET /claims  POST /claims  POST /claims/{reader}  POST /claims/{reader}/{number}/read

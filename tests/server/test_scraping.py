@@ -10,6 +10,7 @@ import pytest
 
 from onibus import Bus
 from onibus.operation import collector as module
+from onibus.operation import figures
 from onibus.operation.collector import SLICE, Collector
 from onibus.operation.traffic import Traffic
 from tests.bus_helpers import run, send
@@ -62,6 +63,7 @@ async def test_sessions_of_one_queue_are_looked_at_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "SLICE", 50)
+    monkeypatch.setattr(figures, "SESSIONS_A_SLICE", 50)
     async with Bus.ephemeral() as bus:
         await bus.create_queue("s", requires_session=True)
         for n in range(2_000):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import broker as broker_module
-from onibus.broker import receiving, routing, ticking
 from onibus.core import marks, remembered_ids, runs, sessions, subscription
 from onibus.core import partition as partition_module
 from onibus.core.commands import Purge
@@ -32,6 +30,9 @@ from onibus.core.path import (
     session,
     settle,
 )
+from onibus.directory import routing
+from onibus.gateway import broker as broker_module
+from onibus.gateway import receiving, ticking
 from onibus.shard import commits as commit_loop
 from onibus.shard.replies import answer
 from tests.simulation.mutating import Mutant

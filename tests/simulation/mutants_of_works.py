@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import (
-    claim_settling,
-    claiming,
-    forwarding,
-    moving,
-    namespace,
-    producers,
-    ticking,
-    transacting,
-    works,
-)
 from onibus.core import partition as partition_module
 from onibus.core.block import NEVER
-from onibus.core.commands import Publish, Purge, Stage
+from onibus.core.commands import CarryOut, Publish, Purge, Settle, Stage
 from onibus.core.errors import OnibusError
 from onibus.core.fans import Fans
 from onibus.core.handlers import HANDLERS
@@ -26,10 +15,13 @@ from onibus.core.lifecycle import Input, State
 from onibus.core.path import bulk, enqueue, fan_out, recover
 from onibus.core.path import claim as claim_module
 from onibus.core.path import work as work_module
-from onibus.core.records import STAGED
+from onibus.core.records import STAGED, WriteBatch
 from onibus.core.rules.rule import Rule, compile_rule
-from onibus.shard import erasing
-from onibus.shard.replies import Outcome
+from onibus.directory import claim_settling, claiming, namespace, producers, works
+from onibus.gateway import forwarding, moving, transacting
+from onibus.shard import erasing, tidying
+from onibus.shard.replies import KeptReply
+from onibus.shard.runner import durable
 from tests.simulation.mutating import Mutant
 
 # Topics
@@ -96,12 +88,22 @@ def make_one_copy(original: Any) -> Any:
 
 
 def publish_without_decision(original: Any) -> Any:
-    def staged(self: Any, work: Any, seat_id: int, outcome: Any) -> None:
-        work.waiting.discard(seat_id)
-        if outcome.error is None and not work.waiting:
-            self._decided(work)
+    def decide_in(self: Any, work: Any, store: Any, loop: Any, own: Any) -> Any:
+        commands = {partition: CarryOut(part, None, work.id) for partition, part in own.items()}
+        found = store.apply_together(commands, self._broker.clock.now())
+        work.results |= {partition.id: sent for partition, sent in found.items()}
+        yield durable([store])
 
-    return staged
+    return decide_in
+
+
+def change_and_write_nothing(original: Any) -> Any:
+    def handler(partition: Any, command: Any, now: int, wall: int, out: Any) -> Any:
+        result = original(partition, command, now, wall, WriteBatch())
+        partition.dirty = False
+        return result
+
+    return handler
 
 
 def forget_decisions(original: Any) -> Any:
@@ -156,8 +158,8 @@ def do_nothing(original: Any) -> Any:
 
 def do_without_staging(original: Any) -> Any:
     def do(self: Any, parts: Any, now: int, reply: Any) -> None:
-        for store in {seat.store for seat in parts}:
-            own = {seat: part for seat, part in parts.items() if seat.store is store}
+        for store in {partition.store for partition in parts}:
+            own = {partition: part for partition, part in parts.items() if partition.store is store}
             original(self, own, now, reply)
 
     return do
@@ -166,9 +168,9 @@ def do_without_staging(original: Any) -> Any:
 def publish_what_is_up_only(original: Any) -> Any:
     def decided(self: Any, work: Any) -> None:
         original(self, work)
-        for seat_id in list(work.waiting):
-            if self._broker.seat(seat_id).partition is None:
-                self._published(work, seat_id, Outcome())
+        for partition_id in list(work.waiting):
+            if self._broker.partition(partition_id).partition is None:
+                self._published(work, partition_id, KeptReply())
 
     return decided
 
@@ -184,7 +186,7 @@ def settle_what_is_held(original: Any) -> Any:
 
 
 def commit_instead(original: Any) -> Any:
-    return lambda self: self.commit(Outcome())
+    return lambda self: self.commit(KeptReply())
 
 
 # Forwarding
@@ -282,9 +284,11 @@ def commit_again(original: Any) -> Any:
         known = claims.find(name, reader, rest[1])
         if number in known.committed:
             entity = claims.broker.find(name)
-            seat = next(seat for seat in entity.seats if seat.partition is not None)
+            partition = next(
+                partition for partition in entity.partitions if partition.core is not None
+            )
             command = Purge(entity.number, Filter(state="active"), 0, 1)
-            claims.broker.use(entity, seat, command)
+            claims.broker.use(entity, partition, command)
         original(claims, name, reader, number, *rest)
 
     return commit
@@ -293,7 +297,7 @@ def commit_again(original: Any) -> Any:
 def claim_before_it_is_durable(original: Any) -> Any:
     def sync(self: Any) -> None:
         self._held.content.partitions = sorted(
-            (seat.index, count) for seat, count in self._taken.items()
+            (partition.index, count) for partition, count in self._taken.items()
         )
         self._staged(None)
 
@@ -352,7 +356,13 @@ OF_WORKS = {
     ),
     "two rules make one copy": Mutant(enqueue, "_store_copies", make_one_copy, ("news",)),
     "publish without a decision": Mutant(
-        works.Works, "_staged", publish_without_decision, _OVER_STORES
+        works.Works, "_decide_in", publish_without_decision, _OVER_STORES
+    ),
+    "a decision of a store is forgotten": Mutant(
+        works.Works, "read", forget_decisions, _OVER_STORES
+    ),
+    "a handler changes its partition and writes nothing": Mutant(
+        HANDLERS, Settle, change_and_write_nothing, ("plain", "fading", "sessions")
     ),
     "decisions are forgotten at restart": Mutant(
         works.Works, "open", forget_decisions, _OVER_STORES
@@ -370,7 +380,7 @@ OF_WORKS = {
         work_module, "_pin", do_nothing, ("plain", "fading", "mortal")
     ),
     "what will not happen stays staged": Mutant(
-        works.Works, "_unstage", do_nothing, ("plain", "fading", "mortal")
+        works.Works, "_unstage", do_nothing, ("plain", "keyed", "spread")
     ),
     "several stores, no staging": Mutant(works.Works, "do", do_without_staging, _OVER_STORES),
     "a store that was down forgets its part": Mutant(
@@ -429,7 +439,7 @@ OF_WORKS = {
         partition_module.Partition, "keep_for", do_nothing, ("plain", "fading", "spread")
     ),
     "compaction drops what readers want": Mutant(
-        ticking, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
+        tidying, "forget_retained", raise_the_floor, ("plain", "fading", "spread")
     ),
     "hops are not counted": Mutant(forwarding, "_forwarded", count_no_hops, _CHAIN),
     "forwarding gives up": Mutant(forwarding.Forwarding, "_later", do_nothing, _CHAIN),

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from onibus.broker.namespace import NAME
-from onibus.broker.producers import Note
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
+from onibus.directory.namespace import NAME
+from onibus.directory.producers import Note
+from onibus.gateway import receiving
+from onibus.shard.runner import run
 from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.simulation import Simulation, small_sizes
@@ -32,7 +34,7 @@ def change(clients: Workload, name: str, **given: object) -> None:
     )
     clients._decide(
         f"change {name} {given}",
-        lambda reply: sim.broker.namespace.change(name, given, reply),
+        lambda reply: sim.broker.namespace.change(name, lambda _: given, reply),
         lambda: None,
         lambda: sim.model.change(entity, wanted),
         may_crash=False,
@@ -66,8 +68,11 @@ def stage(clients: Workload, name: str, lease_ms: int, attempt: tuple[int, int] 
     )
     sim.do(
         f"stage {name}",
-        lambda reply: sim.broker.producers.stage(
-            name, messages, Note(0, "p", 1, *attempt, 0, 0, 0), lease_ms, reply
+        lambda reply: run(
+            sim.broker.producers.stage(
+                name, messages, Note(0, "p", 1, *attempt, 0, 0, 0), lease_ms
+            ),
+            reply,
         ),
         lambda op: sim.model.stage_for(op, name, messages, note),
     )
@@ -136,4 +141,38 @@ def test_staging_succeeds_although_a_later_batch_drops_it_in_the_same_commit() -
     sim.finish_all()
     assert errors == [None, None, None]
     assert sim.model.works == {}
+    sim.compare()
+
+
+def receive_fifo(
+    clients: Workload, name: str, wait: int, visibility: int | None, attempt: str | None
+) -> None:
+    """Receive a message of a FIFO queue."""
+    sim = clients.sim
+    clients._try(
+        name,
+        wait,
+        f"fifo {name} 1 {visibility} {attempt} wait={wait}",
+        lambda reply: receiving.receive_fifo(
+            sim.broker, name, 1, wait, reply, visibility_ms=visibility, attempt_id=attempt
+        ),
+        lambda op: sim.model.receive_fifo(op, name, 1, visibility, attempt),
+    )
+
+
+def test_a_receiver_gets_nothing_although_a_later_one_hides_a_message_for_no_time() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["content"])
+    clients._send("content", [Message(body=b"1", message_id="1", session_id="s")])
+    sim.finish_all()
+    receive_fifo(clients, "content", 0, 5_000, None)
+    receive_fifo(clients, "content", 300, None, "one")
+    receive_fifo(clients, "content", 300, None, None)
+    # It repeats the first receive, and makes the message available again.
+    receive_fifo(clients, "content", 2_000, 0, "one")
+    assert len(sim.model.ops) == 3
+    # The process was stopped for longer than all of them wait.
+    sim.clock.advance(25_000)
+    sim.settle_down()
+    assert not sim.model.ops
     sim.compare()

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from onibus.broker import receiving, sending
 from onibus.core.block import ENTRY, HEADER, Block, Entry
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
 from onibus.core.records import BLOCKS
-from onibus.shard.replies import Outcome
+from onibus.gateway import receiving, sending
+from onibus.shard.replies import KeptReply
 from tests.simulation.mutants import MUTANTS as OF_QUEUES
 from tests.simulation.mutants_of_fairness import OF_FAIRNESS
 from tests.simulation.mutants_of_holds import OF_HOLDS
@@ -63,7 +63,7 @@ def serve_a_flipped_bit() -> None:
     """Flip a bit of a stored message; raise `Mismatch` where it is served as good."""
     simulation = Simulation(1)
     Workload(simulation, ["plain"])
-    reply = Outcome()
+    reply = KeptReply()
     sending.send(simulation.broker, "plain", [Message(body=b"x" * 100)], reply)
     simulation.settle_down()
     simulation.finish_all()
@@ -78,7 +78,7 @@ def serve_a_flipped_bit() -> None:
     simulation.broker = simulation._new_broker()
     simulation.broker.model = simulation.model
     simulation.broker.open()
-    received = Outcome()
+    received = KeptReply()
     try:
         receiving.receive(simulation.broker, "plain", 1, 0, received, take=True)
     except PartitionOffline:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import signal
+
 import pytest
 
 from onibus.testing.clock import SimulatedClock
 from tests.simulator.mismatch import Mismatch
-from tests.simulator.simulate import COMMANDS_A_SEED, main, run, run_all, tasks_of
+from tests.simulator.simulate import COMMANDS_A_SEED, Figures, main, run, run_all, tasks_of
 from tests.simulator.simulation import replay_of
 from tests.simulator.workload import run_seed
 
@@ -51,6 +54,24 @@ def test_the_command_line(
     told = capsys.readouterr().out
     assert "no difference between bus and model: 300 commands, 2 seeds" in told
     assert f"digest {run_all([(2, 150), (3, 150)], 1).digest()}" in told
+
+
+@pytest.mark.parametrize(("processes", "method"), [(1, "compared"), (2, "add")])
+def test_sigterm_ends_a_run_with_what_was_compared(
+    processes: int, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = getattr(Figures, method)
+
+    def count_and_end(figures: Figures, compared: object) -> None:
+        count(figures, compared)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(Figures, method, count_and_end)
+    before = signal.getsignal(signal.SIGTERM)
+    figures = run_all([(seed, 120) for seed in range(100)], processes)
+    assert figures.commands == 120
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not multiprocessing.active_children()
 
 
 def test_every_seed_that_fails_is_named_with_its_replay(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import claim_reading, claim_settling
 from onibus.core.errors import (
     ClaimNotFound,
     EntityReplaced,
@@ -12,6 +11,7 @@ from onibus.core.errors import (
     MessageNotFound,
 )
 from onibus.core.path.claim import owner_of
+from onibus.directory import claim_reading, claim_settling
 from tests.simulator.compare import compare_row
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_parts import EntityModel, Op

@@ -216,7 +216,7 @@ class Session:
 
     def __init__(self, where: Any, entity: EntityModel, index: int, lock: Lock, real: Any) -> None:
         #: the entity and the partition, as the bus has them
-        self.found, self.seat = where
+        self.found, self.partition = where
         self.entity, self.index = entity, index
         self.lock, self.token, self.id = lock.id, real.token, real.session_id
         #: what takes it over, in the model and in the bus; 0 if it is exclusive

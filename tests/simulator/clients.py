@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from onibus.broker import receiving, sending, settling
 from onibus.core.commands import COMPLETE, HeldSession, Settlement
 from onibus.core.inspection import NonExclusive
 from onibus.core.message import Message
+from onibus.gateway import receiving, sending, settling
 from onibus.shard.replies import Reply
 from tests.simulator.client_parts import (
     FAIR,
@@ -57,9 +57,9 @@ class Clients:
         if op.reply.error is not None or op.value is None:
             return
         if isinstance(op.value, tuple):
-            found, seat, accepted = op.reply.value
+            found, partition, accepted = op.reply.value
             entity, index, _, lock, _ = op.value
-            self.sessions.append(Session((found, seat), entity, index, lock, accepted))
+            self.sessions.append(Session((found, partition), entity, index, lock, accepted))
             return
         if not isinstance(op.value, list):
             return

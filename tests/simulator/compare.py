@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from onibus.api.staging import Published
-from onibus.broker import entity_info, settling
-from onibus.broker.broker import Broker
 from onibus.core.commands import ListSessions
 from onibus.core.inspection import Filter
 from onibus.core.invariants import violations
 from onibus.core.message import ReceivedMessage, Sent
+from onibus.gateway import entity_info, settling
+from onibus.gateway.broker import Broker
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_bus import BusModel
 from tests.simulator.model_parts import EntityModel, Given, Op
@@ -142,23 +142,23 @@ def compare_all(broker: Broker, model: BusModel) -> None:
         compare_counts(broker, model, entity)
         for dead in (False, True):
             _compare_peek(broker, model, entity, dead)
-        for index, partition in enumerate(entity.partitions):
+        for index, core in enumerate(entity.partitions):
             if not model.online(entity, index):
                 continue
             if entity.settings.requires_session:
                 _compare_sessions(broker, model, entity, index)
             if entity.log is not entity:
                 continue
-            seat = broker.find(entity.name).seats[index]
-            broken = violations(seat.online())
+            partition = broker.find(entity.name).partitions[index]
+            broken = violations(partition.online())
             check(not broken, f"{entity.name}, partition {index}: {broken}")
             same(
                 "duplicates",
                 [
-                    (name, time, seat.online().numbering.number(ordinal))
-                    for name, time, ordinal in seat.online().recent_duplicates
+                    (name, time, partition.online().numbering.number(ordinal))
+                    for name, time, ordinal in partition.online().recent_duplicates
                 ],
-                partition.trace,
+                core.trace,
             )
 
 
@@ -214,6 +214,6 @@ def _compare_sessions(broker: Broker, model: BusModel, entity: EntityModel, inde
             info.locked_until_ms,
             info.state,
         ]
-        for info in broker.use(found, found.seats[index], ListSessions(found.number))
+        for info in broker.use(found, found.partitions[index], ListSessions(found.number))
     }
     same(f"sessions of {entity.name}", real, expected)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onibus.broker.broker import Broker
 from onibus.core.path.stamp import pass_over
+from onibus.gateway.broker import Broker
 from tests.running import Run
 
 
@@ -12,6 +12,6 @@ def set_counter(broker: Broker, name: str, ordinal: int, index: int = 0) -> None
 
     It is durable with the next commit of the partition's store.
     """
-    seat = broker.find(name).seats[index]
-    broker.apply(seat, Run(lambda partition, _, out: pass_over(partition, ordinal, out)))
-    seat.store.flush_later()
+    partition = broker.find(name).partitions[index]
+    broker.apply(partition, Run(lambda core, _, out: pass_over(core, ordinal, out)))
+    partition.store.flush_later()

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from onibus.broker import readers
-from onibus.broker.named_reader import MESSAGES
-from onibus.broker.reading import LogReading
 from onibus.core.errors import (
     EntityExists,
     EntityNotFound,
@@ -15,7 +12,10 @@ from onibus.core.errors import (
     PartitionOffline,
     Unknown,
 )
-from onibus.shard.replies import Outcome
+from onibus.directory import readers
+from onibus.directory.named_reader import MESSAGES
+from onibus.gateway.reading import LogReading
+from onibus.shard.replies import KeptReply
 from tests.simulator.claimers import Claimers
 from tests.simulator.mismatch import check, same
 from tests.simulator.model_parts import EntityModel, Op
@@ -121,8 +121,8 @@ class LogReaders(Claimers):
             check(False, f"{words}: {error!r}")
         same(words, rows, [part.history[ordinal] for ordinal in range(first, part.shown)])
         if rows and self.random.random() < 0.5:
-            seat = sim.broker.find(entity.name).seats[index].online()
-            reader.positions[index] = seat.numbering.number(reading.position)
+            partition = sim.broker.find(entity.name).partitions[index].online()
+            reader.positions[index] = partition.numbering.number(reading.position)
             positions = list(reader.positions)
             self._ask("move", reader, lambda reply: readers.move(
                 sim.broker, entity.name, reader.name, positions, entity.uid, reply
@@ -130,8 +130,8 @@ class LogReaders(Claimers):
 
     def _slice(self, words: str, reading: LogReading) -> list[tuple[int, bytes]] | None:
         """Return the next rows: their numbers and bodies."""
-        reply = Outcome()
-        number = reading.seat.online().numbering.number
+        reply = KeptReply()
+        number = reading.partition.online().numbering.number
 
         def make(found: list[Any]) -> list[tuple[int, bytes]]:
             return [

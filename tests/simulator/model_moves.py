@@ -122,9 +122,10 @@ class Moves(Works):
         return True
 
     def _in_doubt(self, source: EntityModel, index: int) -> bool:
-        """Tell whether only the namespace's store, which is down, knows what became of some."""
+        """Return whether an operation on some may be decided in a store that is down."""
         rows = source.partition(index).rows.values()
-        return not self.namespace.online and any(row.lock and row.lock.work > 0 for row in rows)
+        online = self.namespace.online and all(store.online for store in self.stores.values())
+        return not online and any(row.lock and row.lock.work > 0 for row in rows)
 
     def _keep(
         self, source: EntityModel, index: int, row: Row, dead: bool, error: OnibusError

@@ -7,7 +7,7 @@ from typing import Any
 
 from onibus.core.inspection import Filter
 from onibus.core.settings import AnySettings, TopicSettings
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_rows import Prepared, Row
 from tests.simulator.model_topics import TopicPartition
@@ -23,7 +23,7 @@ class Op:
         self.words = words
         #: gets the command when it is answered
         self._told = told
-        self.reply = Outcome(self._answered)
+        self.reply = KeptReply(self._answered)
         self.answered = False
         self.value: Any = None
         #: 1 while its answer is not known yet
@@ -35,6 +35,8 @@ class Op:
         self.finished: dict[str, int] = {}
         self.fetch: Callable[[], bool] | None = None
         self.deadline: int | None = None
+        #: when the broker last tried to get messages for it
+        self.tried_at = -1
         #: a command of several commits: yields the store whose next commit it waits for
         self.steps: Iterator[str] | None = None
         self.awaits = ("", 0)
@@ -54,7 +56,7 @@ class Op:
         #: the session that a client receives from
         self.session: Any = None
 
-    def _answered(self, _: Outcome) -> None:
+    def _answered(self, _: KeptReply) -> None:
         self.answered = True
         self.finished = {name: store.finished for name, store in self.stores.items()}
         if self._told is not None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.work import Publication
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Unknown
-from onibus.shard.seat import PARTITIONS_MAX
+from onibus.directory.work import Publication
+from onibus.shard.partition import PARTITIONS_MAX
 from tests.simulator.mismatch import check
 from tests.simulator.model import PartitionModel
 from tests.simulator.model_commits import Commits
@@ -66,6 +66,10 @@ class WorkModel:
         self, number: int, parts: dict[Place, WorkPart], op: Op, note: Note | None
     ) -> None:
         self.number, self.parts, self.op, self.note = number, parts, op, note
+        #: the store that decides it; empty: that of the namespace
+        self.decider = ""
+        #: how often that store had failed when it began
+        self.failures = 0
         #: its place among the commands of several commits, by when it was staged
         self.turn = 0
         #: the commits that stage it: store → which
@@ -110,6 +114,7 @@ class NamespaceModel:
         #: works by the numbers that the bus has given them
         self.known: dict[int, WorkModel] = {}
         self.last_number = self.last_commit = self.told = 0
+        self.last_decider = ""
         #: which work comes first where several are published at once, by their numbers here
         self.orders: dict[int, int] = {}
         #: the number that the bus gives a work, by its number here
@@ -162,6 +167,11 @@ class Works(Commits):
         self.later: set[int] = set()
         #: parts that wait for their turn to be published, by work and partition
         self.publications: dict[tuple[int, int], Publication] = {}
+        #: what stores decide with their next commit, and with the one under way
+        self.deciding: dict[str, list[WorkModel]] = {}
+        self.deciding_now: dict[str, list[WorkModel]] = {}
+        #: how often each store has failed
+        self.failed: dict[str, int] = {}
         self.contents: dict[tuple[int, str, int], tuple[list[bytes], list[tuple[int, int]]]] = {}
 
     def all_stores(self) -> dict[str, Any]:
@@ -196,6 +206,8 @@ class Works(Commits):
         """Keep the parts of a work until it is decided."""
         self.last_work += 1
         work = self.works[self.last_work] = WorkModel(self.last_work, parts, op, note)
+        work.decider = self.namespace.last_decider
+        work.failures = self.failed.get(work.decider, 0)
         self.turns += 1
         work.turn = self.turns
         self.namespace.known[self.namespace.last_number] = work
@@ -209,7 +221,8 @@ class Works(Commits):
                 assert outlet is not None
                 outlet.pin(outlet.rows[change.ordinal], work.number)
             store = entity.stores[index]
-            work.staging[store] = self.stores[store].started + 1
+            if store != work.decider:
+                work.staging[store] = self.stores[store].started + 1
 
     def changes_rules(self) -> bool:
         """Return whether a transaction that changes rules is under way."""
@@ -242,9 +255,50 @@ class Works(Commits):
 
     # The steps of a work over several stores
 
+    # Works that a message store decides
+
+    def store_decides(self, name: str, number: int) -> None:
+        """The bus decides a work, in the commit that carries out the store's own parts."""
+        work = self.namespace.known[number]
+        check(not work.staging, f"{work.op.words}: decided before all of it was staged")
+        check(work.failures == self.failed.get(name, 0), f"{work.op.words}: its holds were lost")
+        self.deciding.setdefault(name, []).append(work)
+        work.op.needs[name] = self.stores[name].started + 1
+        for entity, index in list(work.left):
+            if entity.stores[index] != name:
+                continue
+            if self._is_there(entity):
+                self.publish_part(entity, index, work.number)
+            else:
+                work.op.tolerated.add(Unknown)
+                work.left.pop((entity, index))
+
+    def store_has_decided(self, number: int) -> None:
+        """The bus publishes what a message store has decided."""
+        work = self.namespace.known.get(number)
+        if work is None or work.number not in self.works or work.decided:
+            return
+        check(work.number in self.namespace.decided, f"{work.op.words}: published undecided")
+        if not any(part.batch for place, part in work.parts.items() if place in work.left):
+            # The bus replies: nothing that the caller waits for is left to do.
+            work.op.left -= 1
+            work.op = Op("published after its answer")
+        self.publish(work)
+
+    def gives_up(self, number: int) -> None:
+        """The bus aborts a work: its store has failed, so it is not decided."""
+        work = self.namespace.known.get(number)
+        if work is None or not work.decider or work.number not in self.works:
+            return
+        check(work.number not in self.namespace.decided, f"{work.op.words}: aborted, yet decided")
+        failed = work.failures != self.failed.get(work.decider, 0)
+        check(failed, f"{work.op.words}: aborted without a reason")
+        self.abort(work, PartitionOffline)
+
     def commit_started(self, name: str) -> None:
         if name in self.stores:
             super().commit_started(name)
+            self.deciding_now[name] = self.deciding.pop(name, [])
         else:
             self.namespace.started += 1
             self.namespace.flying, self.namespace.gathering = self.namespace.gathering, []
@@ -252,6 +306,7 @@ class Works(Commits):
     def commit_finished(self, name: str) -> None:
         if name in self.stores:
             super().commit_finished(name)
+            self.keep_decisions(name)
             for work in self.works.values():
                 if work.staging.get(name, 1 << 62) <= self.stores[name].finished:
                     del work.staging[name]
@@ -262,6 +317,10 @@ class Works(Commits):
         namespace.finished = namespace.started
         namespace.keep(flying)
         namespace.to_do += flying
+
+    def keep_decisions(self, name: str) -> None:
+        """What a store decides with its commit under way is durable."""
+        self.namespace.decided |= {work.number for work in self.deciding_now.pop(name, [])}
 
     def namespace_written(
         self, rows: dict[int, bool | None], producers: dict[tuple[int, str], int | None]
@@ -308,7 +367,8 @@ class Works(Commits):
         return steps + [
             (work.turn, partial(self.abort, work, PartitionOffline))
             for work in self.works.values()
-            if not (work.staging or work.decided or work.recorded or work in doubted)
+            if not (work.decider or work.staging or work.decided)
+            and not (work.recorded or work in doubted)
         ]
 
     def drop(self, work: WorkModel) -> None:
@@ -370,7 +430,7 @@ class Works(Commits):
 
     def publication_waits(self, publication: Publication) -> None:
         """The bus lets a part wait for its turn to be published."""
-        self.publications[publication.work, publication.seat] = publication
+        self.publications[publication.work, publication.partition] = publication
 
     def publish_in_turn(self, entity: EntityModel, index: int, number: int) -> None:
         """Publish a part now, or when the bus does."""
@@ -419,7 +479,9 @@ class Works(Commits):
     def delete(self, name: str) -> None:
         uid = self.entities[name].uid
         for work in list(self.works.values()):
-            if work.note is not None and work.note.entity == uid and not work.decided:
+            if work.decided or work.number in self.later:
+                continue
+            if work.note is not None and work.note.entity == uid:
                 del self.works[work.number]
                 work.op.fail(EntityNotFound)
         for op in self.ops:
@@ -432,6 +494,11 @@ class Works(Commits):
     def store_failed(self, name: str, kept: bool) -> None:
         if name in self.stores:
             super().store_failed(name, kept)
+            self.failed[name] = self.failed.get(name, 0) + 1
+            if kept:
+                self.keep_decisions(name)
+            self.deciding.pop(name, None)
+            self.deciding_now.pop(name, None)
             for work in [one for one in self.works.values() if name in one.staging]:
                 self.abort(work, PartitionOffline)
             return
@@ -486,6 +553,9 @@ class Works(Commits):
         before = self.namespace
         if kept.get("namespace"):
             before.keep(before.flying or [])
+        for name in [name for name in self.stores if kept.get(name)]:
+            self.keep_decisions(name)
+        self.deciding, self.deciding_now = {}, {}
         before.use_rules([*before.to_do, *(before.flying or []), *before.in_doubt])
         namespace = self.namespace = NamespaceModel()
         namespace.decided, namespace.kept = before.decided, before.kept

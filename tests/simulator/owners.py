@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onibus.broker import settling
-from onibus.broker.entity_rows import kept_of
-from onibus.broker.entity_rules import without_rule
-from onibus.broker.namespace import NAME
 from onibus.core import settings as core_settings
 from onibus.core.errors import (
     EntityNotFound,
@@ -21,6 +17,10 @@ from onibus.core.errors import (
 from onibus.core.inspection import Filter
 from onibus.core.records import ENTITIES
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.directory.entity_rows import kept_of
+from onibus.directory.entity_rules import without_rule
+from onibus.directory.namespace import NAME
+from onibus.gateway import settling
 from tests.simulator.client_parts import TOPICS, given_for
 from tests.simulator.compare import compare_row
 from tests.simulator.counters import set_counter
@@ -235,7 +235,7 @@ class Owners(SessionClients):
 
         self._decide(
             f"change {name} {given}",
-            lambda reply: sim.broker.namespace.change(name, given, reply),
+            lambda reply: sim.broker.namespace.change(name, lambda _: given, reply),
             expect,
             lambda: sim.model.change(entity, wanted),
             may_crash=not window,
@@ -264,7 +264,7 @@ class Owners(SessionClients):
 
         sim.do(
             f"change {name} {given}",
-            lambda reply: sim.broker.namespace.change(name, given, reply),
+            lambda reply: sim.broker.namespace.change(name, lambda _: given, reply),
             refused,
         )
 
@@ -302,7 +302,7 @@ class Owners(SessionClients):
         if part.counter >= counter:
             return
         sim.step(f"set counter {name} {index} to {counter}")
-        ordinal = sim.broker.find(name).seats[index].online().log.next_ordinal
+        ordinal = sim.broker.find(name).partitions[index].online().log.next_ordinal
         same(f"counter of {name} {index}", ordinal % (1 << part.bits), part.counter)
         set_counter(sim.broker, name, ordinal - part.counter + counter, index)
         sim.model.part(entity, index).set_counter(counter)

@@ -6,11 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from onibus.broker.broker import Broker
-from onibus.broker.bulk_sending import Admission
-from onibus.broker.producers import Note
 from onibus.core.arrow_block import SCHEMA, columns_of
 from onibus.core.message import Message, encode
+from onibus.directory.producers import Note
+from onibus.gateway.broker import Broker
+from onibus.gateway.bulk_sending import Admission
+from onibus.shard.runner import run
 from tests.simulator.client_parts import brief
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.transactions import Transactions
@@ -71,7 +72,7 @@ class Producing(Transactions):
 
         def stage(reply: Any) -> None:
             given = _in_columns(sim.broker, name, messages) if attempt[1] % 2 else messages
-            sim.broker.producers.stage(name, given, told, lease, reply)
+            run(sim.broker.producers.stage(name, given, told, lease), reply)
 
         sim.do(
             f"stage {name} {producer} {batch} {attempt} {[brief(message) for message in messages]}",
@@ -123,6 +124,6 @@ class Producing(Transactions):
         sim, (name, producer) = self.sim, key
         sim.do(
             f"publish {name} {producer} {batch} {attempts}",
-            lambda reply: sim.broker.producers.publish(name, producer, batch, attempts, reply),
+            lambda reply: run(sim.broker.producers.publish(name, producer, batch, attempts), reply),
             lambda op: sim.model.publish_batch(op, name, producer, batch, attempts),
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onibus.broker import receiving, settling
 from onibus.core.commands import Command, ReleaseSession, RenewSession, SetSessionState
+from onibus.gateway import receiving, settling
 from tests.simulator.client_parts import Session, real_of
 from tests.simulator.clients import Clients
 from tests.simulator.model import PartitionModel
@@ -73,7 +73,7 @@ class SessionClients(Clients):
             lambda reply: receiving.receive_session(
                 sim.broker,
                 session.found,
-                session.seat,
+                session.partition,
                 proof,
                 limit,
                 wait,
@@ -106,7 +106,9 @@ class SessionClients(Clients):
         now = sim.broker.clock.now()
         sim.do(
             f"{verb} session {session.id} of {session.entity.name}",
-            lambda reply: settling.on_session(sim.broker, session.found, session.seat, real, reply),
+            lambda reply: settling.on_session(
+                sim.broker, session.found, session.partition, real, reply
+            ),
             lambda op: sim.model.on_session(
                 op,
                 session.entity,

@@ -2,7 +2,8 @@
 
 A seed is a run, byte for byte: the digest at the end is that of its trace. With `--each N` or
 `--seeds K` the commands are dealt over several seeds, from `--seed` on, and over the processors.
-Exits with 1 if bus and model differ, and prints the command that replays it.
+Exits with 1 if bus and model differ, and prints the command that replays it. SIGTERM ends a run
+with the figures of what was compared by then: of one process, also those of its last seed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple
 
+from tests.ending import ended_early
+from tests.simulator.bounds import upper_bound
 from tests.simulator.client_parts import KINDS, TOPICS
 from tests.simulator.mismatch import Mismatch
+from tests.simulator.simulation import Simulation
 from tests.simulator.trace import Write
-from tests.simulator.workload import run_seed
+from tests.simulator.workload import Compared, run_seed
 
 #: Commands a run of many seeds gives to each: long enough to fill tiers and to crash often.
 COMMANDS_A_SEED = 2_000
@@ -51,27 +55,40 @@ class Figures:
         self.mismatches = 0
         self.started = time.monotonic()
         self._told = self.started
+        self._under_way: Run | None = None
 
     def add(self, run: Run) -> None:
+        self._under_way = None
         self.runs.append(run)
         if run.mismatch:
             self.mismatches += 1
             print(run.mismatch, file=sys.stderr, flush=True)
+        self._tell()
+
+    def compared(self, simulation: Simulation) -> None:
+        """Count what is known of a seed that this process runs."""
+        self._under_way = _run_of(simulation)
+        self._tell()
+
+    def _tell(self) -> None:
         if time.monotonic() - self._told > _TELL_EVERY_S:
             self._told = time.monotonic()
             print(self, flush=True)
 
+    def _all(self) -> list[Run]:
+        return [*self.runs, self._under_way] if self._under_way else self.runs
+
     @property
     def commands(self) -> int:
-        return sum(run.commands for run in self.runs)
+        return sum(run.commands for run in self._all())
 
     @property
     def crashes(self) -> int:
-        return sum(run.crashes for run in self.runs)
+        return sum(run.crashes for run in self._all())
 
     @property
     def failures(self) -> int:
-        return sum(run.failures for run in self.runs)
+        return sum(run.failures for run in self._all())
 
     def digest(self) -> str:
         """Return the digest of the only run, or of those of all runs, by seed."""
@@ -82,24 +99,32 @@ class Figures:
 
     def __str__(self) -> str:
         seconds = time.monotonic() - self.started
-        days = sum(run.simulated_ms for run in self.runs) / _DAY_MS
+        days = sum(run.simulated_ms for run in self._all()) / _DAY_MS
         return (
-            f"{self.commands:,} commands, {len(self.runs):,} seeds, {self.crashes:,} crashes, "
+            f"{self.commands:,} commands, {len(self._all()):,} seeds, {self.crashes:,} crashes, "
             f"{self.failures:,} store failures, {days:.1f} simulated days, "
             f"{self.mismatches} seeds with a difference, in {seconds:.0f} s "
             f"({self.commands / max(seconds, 0.001):,.0f} commands/s)"
         )
 
 
-def run(task: tuple[int, int], kinds: list[str] | None = None, write: Write | None = None) -> Run:
+def run(
+    task: tuple[int, int],
+    kinds: list[str] | None = None,
+    write: Write | None = None,
+    compared: Compared = lambda simulation: None,
+) -> Run:
     """Run one seed; return its figures, or how bus and model differed."""
     seed, commands = task
     try:
-        simulation = run_seed(seed, commands, kinds, write)
+        return _run_of(run_seed(seed, commands, kinds, write, compared))
     except Mismatch as mismatch:
         return Run(seed, mismatch=str(mismatch))
+
+
+def _run_of(simulation: Simulation) -> Run:
     return Run(
-        seed,
+        simulation.seed,
         simulation.commands,
         simulation.crashes,
         simulation.failures,
@@ -123,10 +148,11 @@ def run_all(
     """Run seeds, in several processes if there are several; a difference does not end the rest."""
     figures = Figures()
     if processes < 2 or len(tasks) < 2:
-        for task in tasks:
-            figures.add(run(task, kinds, write))
+        with ended_early():
+            for task in tasks:
+                figures.add(run(task, kinds, write, figures.compared))
         return figures
-    with ProcessPoolExecutor(processes) as pool:
+    with ended_early(), ProcessPoolExecutor(processes) as pool:
         under_way = [pool.submit(partial(run, kinds=kinds), task) for task in tasks]
         for future in as_completed(under_way):
             figures.add(future.result())
@@ -170,6 +196,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"bus and model differ: {figures}", file=sys.stderr)
         return 1
     print(f"no difference between bus and model: {figures}, digest {figures.digest()}")
+    print(
+        f"rate of failure with 95 % confidence (3/n): {upper_bound(figures.commands)} per command"
+    )
     return 0
 
 

@@ -5,24 +5,25 @@ stores, decide, forward, and set messages aside for claims.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from onibus.broker import settling
-from onibus.broker.broker import Broker
-from onibus.broker.entity import Entity
-from onibus.broker.forwarding import Forwarding, Key
-from onibus.broker.moving import Move
-from onibus.broker.turns import Turn, Turns
-from onibus.broker.work import Publication, Work
-from onibus.broker.works import Works
-from onibus.core.commands import Claim, CompleteClaimed, ReleaseClaimed
+from onibus.core.commands import Claim, Command, CompleteClaimed, ReleaseClaimed
 from onibus.core.handlers import HANDLERS
 from onibus.core.records import CLAIMS, PRODUCERS, WORKS, WriteBatch
-from onibus.shard.replies import Outcome, Reply
-from onibus.shard.seat import PARTITIONS_MAX, Seat
+from onibus.directory.entity import Entity
+from onibus.directory.turns import Turn, Turns
+from onibus.directory.work import Publication, Work
+from onibus.directory.works import Works
+from onibus.gateway import settling
+from onibus.gateway.broker import Broker
+from onibus.gateway.forwarding import Forwarding, Key
+from onibus.gateway.moving import Move
+from onibus.shard.partition import PARTITIONS_MAX, ShardPartition
+from onibus.shard.replies import KeptReply, Reply
+from onibus.shard.runner import Steps
 from onibus.shard.shard import Shard
 from onibus.store.interface import Store
 from tests.simulator.mismatch import Mismatch, check
@@ -34,8 +35,8 @@ from tests.simulator.trace import shown
 if TYPE_CHECKING:
     from tests.simulator.simulation import Simulation
 
-_PURGING: Any = settling._Purging
-_NEXT_SLICE = _PURGING.next_slice
+T = TypeVar("T")
+_PURGE: Any = settling._purge
 
 
 def watch_claims(simulation: Simulation) -> None:
@@ -73,18 +74,27 @@ _CLAIMING = {kind: HANDLERS[kind] for kind in (Claim, ReleaseClaimed, CompleteCl
 def watch_purges(simulation: Simulation) -> None:
     """Tell a simulation's model when a purge continues: a claim may hold or release in between."""
 
-    def next_slice(purging: Any, outcome: Outcome | None = None) -> None:
-        _NEXT_SLICE(purging, outcome)
-        if outcome is not None and outcome.error is None:
-            simulation.model.purge_continues(purging._reply)
+    def purge(*given: Any) -> Steps[int]:
+        steps = _PURGE(*given)
+        continued: Any = None
+        while True:
+            try:
+                step = steps.send(continued)
+            except StopIteration as end:
+                return int(end.value)
+            finally:
+                if continued is not None:
+                    simulation.model.purge_continues(given[4])
+            yield step
+            continued = ()
 
-    _PURGING.next_slice = next_slice
+    settling._purge = purge  # type: ignore[assignment]
 
 
 def stop_watching() -> None:
     """Undo `watch_claims` and `watch_purges`: later users of the bus have no model to tell."""
     HANDLERS.update(_CLAIMING)
-    _PURGING.next_slice = _NEXT_SLICE
+    settling._purge = _PURGE
 
 
 class SimulatedWorks(Works):
@@ -94,19 +104,23 @@ class SimulatedWorks(Works):
         super().__init__(broker)
         self._simulated = broker
 
-    def stage(self, *given: Any) -> int:
-        number = super().stage(*given)
-        self._simulated.model.namespace.last_number = number
-        return number
+    def _begin(self, decider: str, *given: Any) -> Work:
+        work = super()._begin(decider, *given)
+        namespace = self._simulated.model.namespace
+        namespace.last_number, namespace.last_decider = work.id, decider
+        return work
 
-    def decide(self, chosen: Iterable[int], *given: Any) -> None:
-        named = list(chosen)
-        super().decide(named, *given)
-        orders = [self._works[number].order for number in named]
+    def _put_in_order(self, works: list[Work]) -> None:
+        super()._put_in_order(works)
+        orders = [work.order for work in works]
         check(orders == sorted(orders), "works are not published in the order they were named")
         namespace = self._simulated.model.namespace
-        for number, order in zip(named, orders, strict=True):
-            namespace.orders[namespace.known[number].number] = order
+        for work in works:
+            namespace.orders[namespace.known[work.id].number] = work.order
+
+    def _abort(self, work: Work) -> None:
+        super()._abort(work)
+        self._simulated.model.gives_up(work.id)
 
     def _publish_all(self, works: list[Work]) -> None:
         super()._publish_all(works)
@@ -114,7 +128,10 @@ class SimulatedWorks(Works):
 
     def _decided(self, work: Work) -> None:
         super()._decided(work)
-        self._simulated.model.publish_now(work.id)
+        model = self._simulated.model
+        model.publish_now(work.id)
+        if work.decider:
+            model.store_has_decided(work.id)
 
     def open(self, store: Store) -> None:
         model = self._simulated.model
@@ -156,39 +173,39 @@ class SimulatedForwarding(Forwarding):
         self._fits = len(move.messages)
         return super()._plans(source, key, target, move)
 
-    def _forward(self, source: Entity, seat: Seat, target: str, dead: bool) -> None:
-        key = (source.incarnation, seat.id, dead)
+    def _forward(self, source: Entity, partition: ShardPartition, target: str, dead: bool) -> None:
+        key = (source.incarnation, partition.id, dead)
         if key in self._planning:
             return
         before = key in self._moving
         self._looked_at = self._fits = FORWARD_SLICE
         self._asked += 1
         asked = self._asked
-        super()._forward(source, seat, target, dead)
+        super()._forward(source, partition, target, dead)
         if key in self._planning or asked != self._asked:
             # Rules of the destination run first; or they have run, and the model knows the rest.
             return
         model = self._simulated.model
         entity = model.entities[source.name]
-        op = Op(f"forward {source.name} {seat.index} dead={dead}")
+        op = Op(f"forward {source.name} {partition.index} dead={dead}")
         op.stores = model.all_stores()
-        begun = model.forward(op, entity, seat.index, dead, self._looked_at, self._fits)
+        begun = model.forward(op, entity, partition.index, dead, self._looked_at, self._fits)
         check(begun == (key in self._moving and not before), f"{op.words}: model says {begun}")
         if begun:
             model.ops.append(op)
             self._simulated.note(op.words)
 
-    def _moved(self, source: Entity, key: tuple[int, int, bool], outcome: Outcome) -> None:
+    def _moved(self, source: Entity, key: tuple[int, int, bool], kept: KeptReply) -> None:
         model = self._simulated.model
         op = model.moving.pop((key[0], key[1] % PARTITIONS_MAX, key[2]))
-        self._simulated.note(f"end of {op.words}: {shown(outcome.error)}")
-        if outcome.error is not None:
-            op.reply.set_exception(outcome.error)
+        self._simulated.note(f"end of {op.words}: {shown(kept.error)}")
+        if kept.error is not None:
+            op.reply.set_exception(kept.error)
         else:
             # The numbers show where the messages are: nobody was told them.
             op.value = None
             op.reply.set_result(None)
-        super()._moved(source, key, outcome)
+        super()._moved(source, key, kept)
 
 
 class SimulatedTurns(Turns):
@@ -219,14 +236,27 @@ class SimulatedTurns(Turns):
 class SimulatedShard(Shard):
     """A shard that tells the model when it brings a partition up to the present."""
 
-    _host: SimulatedBroker
+    host: SimulatedBroker
 
-    def advance(self, seat: Seat, now: int) -> None:
-        super().advance(seat, now)
-        model = self._host.model
-        entity = model.entities.get(seat.entity.name)
-        if entity is not None and entity.uid == seat.entity.incarnation:
-            model.advance(entity, seat.index)
+    def advance(self, partition: ShardPartition, now: int) -> None:
+        super().advance(partition, now)
+        model = self.host.model
+        entity = model.entities.get(partition.entity.name)
+        if entity is not None and entity.uid == partition.entity.incarnation:
+            model.advance(entity, partition.index)
+
+    def apply_together(
+        self,
+        commands: Mapping[ShardPartition, Command[T]],
+        now: int,
+        records: WriteBatch | None = None,
+    ) -> dict[ShardPartition, T]:
+        results = super().apply_together(commands, now, records)
+        if records is not None:
+            works: Any = records.tables[WORKS]
+            for (work,) in works:
+                self.host.model.store_decides(self.name, work)
+        return results
 
 
 class SimulatedBroker(Broker):
@@ -277,8 +307,8 @@ class SimulatedBroker(Broker):
 
         self.namespace.commit = told  # type: ignore[method-assign]
 
-    def take_up(self, seat: Seat) -> None:
-        if not self.model.stores[seat.store.name].online:
+    def take_up(self, partition: ShardPartition) -> None:
+        if not self.model.stores[partition.store.name].online:
             self.opened_now = True
-            self.model.store_opened(seat.store.name)
-        super().take_up(seat)
+            self.model.store_opened(partition.store.name)
+        super().take_up(partition)

@@ -13,27 +13,19 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from onibus.broker import (
-    claim_reading,
-    claim_settling,
-    claiming,
-    forwarding,
-    sending,
-    settling,
-    turns,
-    works,
-)
-from onibus.broker.namespace import NAME
-from onibus.broker.timekeeping import CLOCK_ROW, accept_clock
 from onibus.core import limits, noise
 from onibus.core import partition as core_partition
 from onibus.core.errors import NoSession, OnibusError, StoreFailed
 from onibus.core.id_runs import Sizes
 from onibus.core.path import bulk, compact, erase, expire, fan_out
 from onibus.core.records import COUNTERS, META, TABLES
+from onibus.directory import claim_reading, claim_settling, claiming, turns, works
+from onibus.directory.namespace import NAME
+from onibus.directory.timekeeping import CLOCK_ROW, accept_clock
+from onibus.gateway import forwarding, sending, settling
 from onibus.shard import erasing, pages
-from onibus.shard.replies import Outcome
-from onibus.shard.seat import PARTITIONS_MAX
+from onibus.shard.partition import PARTITIONS_MAX
+from onibus.shard.replies import KeptReply
 from onibus.shard.writer import Done, Work
 from onibus.store.memory import MemoryStore, Tables
 from onibus.testing.clock import SimulatedClock
@@ -249,6 +241,7 @@ class Simulation:
             try:
                 return bool(tries(self_))
             finally:
+                op.tried_at = self.broker.clock.now()
                 if op.fetch is not None:
                     try:
                         op.fetch()
@@ -288,8 +281,10 @@ class Simulation:
                 # It waited in vain: then there must be nothing for it (P6).
                 late = self.broker.clock.now() >= op.deadline
                 check(op.reply.error is not None or late, f"{op.words}: given up early")
-                # (a store that came back in the same moment may have come later)
-                found = not self.broker.opened_now and self._would_find(op)
+                # (a store may have been reopened since that try; if the model found nothing at
+                # the last try, a message may have: another receiver hides it for no time)
+                later = self.broker.opened_now or op.tried_at >= op.deadline
+                found = not later and self._would_find(op)
                 check(not found, f"{op.words}: told 'nothing', while there is something")
                 op.fetch = None
                 op.resolve(None if NoSession in op.errors else [])
@@ -366,7 +361,7 @@ class Simulation:
         # The bus commits at once: the model has to know by then.
         self.time.accept()
         self.model.set_stamps_back(self.clock.wall())
-        accept_clock(self.broker, Outcome())
+        accept_clock(self.broker, KeptReply())
         self.check_time()
         self.settle_down()
         self.model.advance_all()

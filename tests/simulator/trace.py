@@ -10,9 +10,9 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from onibus.broker.entity import Entity
 from onibus.core.records import Value, WriteBatch
-from onibus.shard.seat import Seat
+from onibus.directory.entity import Entity
+from onibus.shard.partition import ShardPartition
 from onibus.store.memory import MemoryStore
 
 Write = Callable[[str], object]
@@ -67,6 +67,6 @@ def shown(value: Any) -> str:
         return f"({', '.join(map(shown, value))})"
     if isinstance(value, Entity):
         return value.name
-    if isinstance(value, Seat):
+    if isinstance(value, ShardPartition):
         return str(value.index)
     return repr(value)

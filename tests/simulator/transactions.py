@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from onibus.broker.entity_rules import without_rule
-from onibus.broker.transacting import Transaction
 from onibus.core.commands import Settlement, Verb
 from onibus.core.errors import (
     Busy,
@@ -22,6 +20,8 @@ from onibus.core.errors import (
 from onibus.core.message import Message
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import TopicSettings
+from onibus.directory.entity_rules import without_rule
+from onibus.gateway.transacting import Transaction
 from tests.simulator.client_parts import Held, Session, brief, model_of, real_of
 from tests.simulator.mismatch import check
 from tests.simulator.model_bus import BusModel

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import accumulate
 
-from onibus.broker.namespace import NAME
+from onibus.directory.namespace import NAME
 from tests.simulator.log_readers import LogReaders
 from tests.simulator.mismatch import Mismatch
 from tests.simulator.owners import HOUR
@@ -19,6 +19,8 @@ from tests.simulator.trace import Write
 SECOND = 1_000
 MINUTE, DAY = 60 * SECOND, 24 * HOUR
 YEAR = 365 * DAY
+#: Called with a simulation whenever everything was compared.
+Compared = Callable[[Simulation], None]
 EARLIEST, LATEST = 12 * YEAR, 120 * YEAR
 
 
@@ -76,7 +78,7 @@ class Workload(LogReaders):
             (self.restart, 3),
         ]
 
-    def run(self, commands: int) -> None:
+    def run(self, commands: int, compared: Compared = lambda simulation: None) -> None:
         """Do that many commands, comparing as it goes; everything is compared at the end."""
         sim = self.sim
         choose = self.random.choices
@@ -89,6 +91,7 @@ class Workload(LogReaders):
                 sim.compare_entity(self.random.choice(self.names))
                 if sim.commands % 120 == 0:
                     sim.compare()
+                    compared(sim)
         sim.compare()
 
     # Time and faults
@@ -158,12 +161,16 @@ class Workload(LogReaders):
             if entity is None or entity.incarnation != session.entity.uid:
                 self.sessions.remove(session)
             else:
-                session.found, session.seat = entity, entity.seats[session.index]
+                session.found, session.partition = entity, entity.partitions[session.index]
         self.publish_again()
 
 
 def run_seed(
-    seed: int, commands: int, kinds: list[str] | None = None, write: Write | None = None
+    seed: int,
+    commands: int,
+    kinds: list[str] | None = None,
+    write: Write | None = None,
+    compared: Compared = lambda simulation: None,
 ) -> Simulation:
     """Run commands from an empty bus on; raise `Mismatch` if bus and model differ.
 
@@ -172,7 +179,7 @@ def run_seed(
     with small_sizes():
         simulation = Simulation(seed, write)
         try:
-            Workload(simulation, kinds).run(commands)
+            Workload(simulation, kinds).run(commands, compared)
         except Exception as error:
             done = simulation.commands
             trail = "\n".join(f"  {words[:300]}" for words in simulation.history)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,9 +17,22 @@ import pyspark
 from onibus.spark.java import find_java
 from tests.source_tree import ROOT
 
-PATIENCE_S = 300
+PATIENCE_S = 900
 HOME = Path(pyspark.__file__).parent
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+
+
+def use_compiled_modules(home: Path) -> None:
+    """Let Python workers of Spark import pyspark from where it is installed.
+
+    They find it in an archive first and compile it again in each process: half a second of a core.
+    This makes a home of Spark without the archive.
+    """
+    home.mkdir()
+    for part in HOME.iterdir():
+        if part.name != "python":
+            (home / part.name).symlink_to(part)
+    os.environ["SPARK_HOME"] = str(home)
 
 
 @contextmanager
@@ -41,26 +54,31 @@ def standalone(scratch: Path, workers: int = 1) -> Iterator[str]:
 
 
 @contextmanager
-def connect_server(scratch: Path) -> Iterator[str]:
-    """Run a server of Spark Connect; give its address."""
+def connect_server(
+    scratch: Path, environment: Mapping[str, str] | None = None, **more: str
+) -> Iterator[str]:
+    """Run a Spark Connect server with more settings; yield its address."""
     settings = {
         "spark.connect.grpc.binding.port": "0",
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.ui.enabled": "false",
+        **more,
     }
     confs = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     words = ("--class", CONNECT, "--master", "local[2,3]", *confs)
-    with started(scratch / "connect.log", "spark-submit", *words) as log:
+    with started(scratch / "connect.log", "spark-submit", *words, environment=environment) as log:
         yield f"sc://127.0.0.1:{told(log, r'Connect server started at: .*:([0-9]+)')}"
 
 
 @contextmanager
-def started(log: Path, program: str, *words: str) -> Iterator[Path]:
+def started(
+    log: Path, program: str, *words: str, environment: Mapping[str, str] | None = None
+) -> Iterator[Path]:
     """Run a program of Spark, and nothing of it later on."""
-    environment = os.environ | {
+    given = os.environ | {
         "JAVA_HOME": str(find_java()),
-        "SPARK_HOME": str(HOME),
+        "SPARK_HOME": os.environ.get("SPARK_HOME", str(HOME)),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_PYTHON": sys.executable,
     }
@@ -68,7 +86,7 @@ def started(log: Path, program: str, *words: str) -> Iterator[Path]:
         process = subprocess.Popen(
             [str(HOME / "bin" / program), *words],
             # What a server of Spark Connect runs imports us from here.
-            env=environment | {"PYTHONPATH": str(ROOT)},
+            env=given | {"PYTHONPATH": str(ROOT)} | dict(environment or {}),
             cwd=log.parent,
             stdout=file,
             stderr=file,

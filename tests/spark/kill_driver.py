@@ -1,6 +1,9 @@
-"""A driver with four queries and a capture, until a file says stop; `kill_spark` kills it.
+"""A driver with four queries and a capture, until `kill_spark` kills it.
 
-python -m tests.spark.kill_driver MASTER CONNECTION PLACE
+    python -m tests.spark.kill_driver MASTER CONNECTION PLACE
+
+A number in the file `ask` asks it to process all rows and to audit the lake. Its answer is in the
+file `answer`: this number and the verdict.
 """
 
 from __future__ import annotations
@@ -8,7 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -22,7 +26,7 @@ from onibus.spark.session import spark_session
 
 #: Each reader with each writer.
 PAIRS = [(mode, sink) for mode in ("log", "queue") for sink in ("stream", "foreach")]
-STOP = "stop"
+ASK, ANSWER = "ask", "answer"
 #: The queue that is captured: its messages end, so that the lake has outcomes too.
 CAPTURED, LAKE = ("queue", "stream"), "lake"
 
@@ -39,7 +43,7 @@ def start(
     rows = (
         spark.readStream.format("onibus")
         .options(connection=connection, entity=name_of(mode, sink, "in"), mode=mode, reader="kill")
-        .option("maxMessagesPerTrigger", 200)
+        .option("maxMessagesPerTrigger", 500)
         .option("columns", "message_id,body")
         .load()
     )
@@ -66,11 +70,13 @@ class Capture(threading.Thread):
         super().__init__(daemon=True)
         self._spark, self._lake = spark, str(place / LAKE)
         self._source = {"connection": connection, "entity": name_of(*CAPTURED, "in")}
-        self.stopped = threading.Event()
+        self._turn = threading.Lock()
 
     def run(self) -> None:
-        while not self.stopped.wait(1):
-            self.once()
+        while True:
+            time.sleep(2)
+            with self._turn:
+                self.once()
 
     def once(self) -> bool:
         """Capture what there is; return whether it succeeded."""
@@ -81,19 +87,18 @@ class Capture(threading.Thread):
             return False
         return True
 
-    def finish(self) -> None:
-        """Capture the rest, and have the lake audited: it is complete and right."""
-        self.stopped.set()
-        self.join()
-        while not self.once():
-            time.sleep(1)
-        verdict = audit(lambda: self._spark, self._source, self._lake, max_lag_s=0)
+    def finish(self) -> str:
+        """Capture the rest, and return the verdict of an audit of the lake."""
+        with self._turn:
+            while not self.once():
+                time.sleep(1)
+            verdict = audit(lambda: self._spark, self._source, self._lake, max_lag_s=0)
         note(CAPTURED, lambda: verdict)
-        assert verdict.passed, verdict
+        return "PASSED" if verdict.passed else f"FAILED: {verdict}"
 
 
 def main(master: str, connection: str, folder: str) -> None:
-    """Run the queries, each again if it fails, until the file exists; then finish all rows."""
+    """Run the queries, each again if it fails, and finish all rows for each number in `ask`."""
     place = Path(folder)
     settings = {
         "spark.local.dir": folder,
@@ -106,22 +111,43 @@ def main(master: str, connection: str, folder: str) -> None:
     lake = Capture(spark, connection, place)
     lake.start()
     queries: dict[tuple[str, str], StreamingQuery] = {}
-    while not (place / STOP).exists():
+    answered = read_if_there(place / ANSWER).partition(" ")[0]
+    while True:
         for pair in PAIRS:
             query = queries.get(pair)
             if query is None or not query.isActive:
                 note(pair, lambda query=query: query and query.exception())  # type: ignore[misc]
-                queries[pair] = start(spark, connection, place, *pair)
-                wait_for_start(queries[pair])
+                with suppressed(pair):
+                    queries[pair] = start(spark, connection, place, *pair)
+                    wait_for_start(queries[pair])
+        asked = read_if_there(place / ASK)
+        if asked != answered:
+            for pair in PAIRS:
+                queries[pair] = finish(spark, connection, place, pair, queries.get(pair))
+            write_whole(place / ANSWER, f"{asked} {lake.finish()}")
+            answered = asked
         time.sleep(0.5)
-    for pair in PAIRS:
-        # A driver that was killed last starts when the file exists.
-        query = queries.get(pair) or start(spark, connection, place, *pair)
-        queries[pair] = finish(spark, connection, place, pair, query)
-    for query in queries.values():
-        query.stop()
-    lake.finish()
-    spark.stop()
+
+
+def read_if_there(path: Path) -> str:
+    """Return what a file says; nothing if it does not exist."""
+    return path.read_text() if path.exists() else ""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that its reader never sees in part."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
+@contextmanager
+def suppressed(pair: tuple[str, str]) -> Iterator[None]:
+    """Log an error of Spark: a busy machine may be too slow for its processes, so try again."""
+    try:
+        yield
+    except PySparkException as error:
+        note(pair, lambda error=error: error)  # type: ignore[misc]
 
 
 def wait_for_start(query: StreamingQuery) -> None:
@@ -136,18 +162,20 @@ def note(pair: tuple[str, str], why: Callable[[], object]) -> None:
 
 
 def finish(
-    spark: SparkSession, connection: str, place: Path, pair: tuple[str, str], query: StreamingQuery
+    spark: SparkSession,
+    connection: str,
+    place: Path,
+    pair: tuple[str, str],
+    query: StreamingQuery | None,
 ) -> StreamingQuery:
     """Wait until a query has done all that there is; start it again if it fails."""
     while True:
-        try:
+        with suppressed(pair):
+            query = query or start(spark, connection, place, *pair)
             query.processAllAvailable()
-        except PySparkException as error:
-            note(pair, lambda error=error: error)  # type: ignore[misc]
-        else:
             if query.isActive:
                 return query
-        query = start(spark, connection, place, *pair)
+        query = None
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
     python -m tests.spark.kill_spark --kills 100 --seed 7 --on local
 
 Four queries run at once, each from a queue to a queue: log and queue reads, a stream and
-`foreachBatch` as writers. A capture of one of them writes a lake. A sender feeds them. At the end
-each row that was sent must be in the target once, under numbers without a gap. Each must be in the
-lake once, and an audit of the lake passes. `--on` is local, standalone (two workers) or connect.
+`foreachBatch` as writers. A capture of one of them writes a lake. A sender feeds them. A kill comes
+as soon as rows arrived after the last one. After every 25 kills, and at the end, each row that was
+sent must be in the target once, under numbers without a gap. Each must be in the lake once, and an
+audit of the lake passes. `--on` is local, standalone (two workers) or connect. SIGTERM ends the
+kills with a check.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from onibus import Message
 from onibus.client import Client
@@ -31,19 +34,34 @@ from onibus.core.errors import OnibusError
 from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from tests.client.server_helpers import ServerProcess
 from tests.source_tree import ROOT
-from tests.spark.clusters import CONNECT, connect_server, standalone
+from tests.spark.clusters import CONNECT, connect_server, standalone, use_compiled_modules
 from tests.spark.faults import gapless
-from tests.spark.kill_driver import CAPTURED, LAKE, PAIRS, STOP, name_of
+from tests.spark.kill_driver import (
+    ANSWER,
+    ASK,
+    CAPTURED,
+    LAKE,
+    PAIRS,
+    name_of,
+    read_if_there,
+    write_whole,
+)
 from tests.spark.writing_helpers import log_of
 
 PATIENCE_S = 3600
 EXECUTOR, PYTHON = "CoarseGrainedExecutorBackend", "pyspark.daemon"
-#: Victims with their weights.
+#: Victims with their weights: a driver takes long to start again, on a busy machine a minute.
 VICTIMS = {
-    "local": {"broker": 4, "python": 4, "driver": 1},
-    "standalone": {"broker": 4, "python": 4, "executor": 2, "driver": 1},
-    "connect": {"broker": 4, "python": 4, "driver": 1},
+    "local": {"broker": 8, "python": 8, "driver": 1},
+    "standalone": {"broker": 8, "python": 8, "executor": 3, "driver": 1},
+    "connect": {"broker": 8, "python": 8, "driver": 1},
 }
+#: Kills from one check of all rows to the next one.
+CHECK_EVERY = 25
+#: Bad results of a check.
+WRONG = ("lost", "repeated", "gaps", "staged", "lake lost", "lake repeated")
+#: Short runs: compiling for speed would cost more than it saves.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def below(place: Path, words: str) -> list[int]:
@@ -117,16 +135,16 @@ def ignored() -> Iterator[None]:
 class Feed(threading.Thread):
     """Sends rows to all queues until it is stopped; each counts as sent once."""
 
-    def __init__(self, connection: str) -> None:
-        super().__init__()
+    def __init__(self, connection: str, sent: int) -> None:
+        super().__init__(daemon=True)
         self._connection = connection
-        self.stopped = threading.Event()
-        self.sent = 0
+        self._stopped = threading.Event()
+        self.sent = sent
 
     def run(self) -> None:
         """Send; the same rows again until they are accepted."""
         with Client.connect(self._connection) as client:
-            while not self.stopped.wait(0.2):
+            while not self._stopped.wait(0.4):
                 rows = [
                     Message(body=b"%d" % at, message_id=f"{at}")
                     for at in range(self.sent, self.sent + 10)
@@ -134,6 +152,12 @@ class Feed(threading.Thread):
                 for pair in PAIRS:
                     self._send(client, name_of(*pair, "in"), rows)
                 self.sent += len(rows)
+
+    def stop(self) -> int:
+        """Stop when all queues have the same rows; return how many were sent to each."""
+        self._stopped.set()
+        self.join()
+        return self.sent
 
     def _send(self, client: Client, entity: str, rows: list[Message]) -> None:
         while True:
@@ -158,16 +182,20 @@ def written(connection: str) -> int:
             time.sleep(0.2)
 
 
-def wait_for_rows(connection: str, more_than: int, place: Path) -> None:
-    """Wait until rows arrive: a kill while nothing happens shows nothing."""
+def wait_until(done: Callable[[], bool], place: Path, driver: Driver) -> None:
+    """Wait for something that needs the driver; start it again if it ends."""
     deadline = time.monotonic() + PATIENCE_S
-    while written(connection) <= more_than:
+    while not done():
         if time.monotonic() > deadline:
             raise AssertionError((place / "driver.log").read_text()[-5000:])
-        time.sleep(0.2)
+        if driver.process.poll() is not None:
+            # It lost its cluster: Spark does not continue without it.
+            driver.kill()
+            driver.start()
+        time.sleep(0.1)
 
 
-def check(connection: str, sent: int) -> dict[str, int]:
+def check_queues(connection: str, sent: int) -> dict[str, int]:
     """Return how many rows are lost, repeated or numbered with a gap."""
     found = Counter[str]()
     with Client.connect(connection) as client:
@@ -200,9 +228,19 @@ def check_lake(place: Path, sent: int) -> dict[str, int]:
     }
 
 
-def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
-    """Kill at random, this number of times; return what was found."""
-    draw = random.Random(seed)
+def check(connection: str, number: int, sent: int, place: Path, driver: Driver) -> dict[str, Any]:
+    """Let the driver process all rows; return what is lost or repeated, and the lake's verdict."""
+    write_whole(place / ASK, f"{number}")
+    answer = place / ANSWER
+    wait_until(lambda: read_if_there(answer).startswith(f"{number} "), place, driver)
+    verdict = answer.read_text().partition(" ")[2]
+    counts = {"sent": sent * len(PAIRS), "sent to the lake's queue": sent}
+    return counts | check_queues(connection, sent) | check_lake(place, sent) | {"audit": verdict}
+
+
+def kill_all(on: str, kills: int, seed: int, place: Path, ended: threading.Event) -> bool:
+    """Kill at random, this number of times or until the end; return whether all checks passed."""
+    draw, begun = random.Random(seed), time.monotonic()
     victims, weights = zip(*VICTIMS[on].items(), strict=True)
     done = Counter[str]()
     with ServerProcess(place / "data") as server:
@@ -211,35 +249,39 @@ def kill_all(on: str, kills: int, seed: int, place: Path) -> dict[str, int]:
             for pair in PAIRS:
                 client.create_queue(name_of(*pair, "in"), requires_duplicate_detection=True)
                 client.create_queue(name_of(*pair, "out"))
-        feed, driver = Feed(connection), Driver(on, place, connection)
+        feed, driver = Feed(connection, 0), Driver(on, place, connection)
         feed.start()
         try:
             driver.start()
             while done.total() < kills:
-                if driver.process.poll() is not None:
-                    # It lost its cluster: Spark does not continue without it.
-                    driver.kill()
-                    driver.start()
-                wait_for_rows(connection, written(connection), place)
-                time.sleep(draw.random() * 2)
+                before = written(connection)
+                wait_until(
+                    lambda before=before: written(connection) > before,  # type: ignore[misc]
+                    place,
+                    driver,
+                )
+                time.sleep(draw.random() * 0.5)
                 [victim] = draw.choices(victims, weights)
-                if kill(victim, server, driver, place, draw):
-                    done[victim] += 1
-                    print(f"{done.total()}: {victim}, {feed.sent} sent", file=sys.stderr)
-            feed.stopped.set()
-            feed.join()
-            (place / STOP).touch()
-            if driver.process.wait(PATIENCE_S):
-                driver.kill()
-                driver.start()
-                assert driver.process.wait(PATIENCE_S) == 0
+                if not kill(victim, server, driver, place, draw):
+                    continue
+                done[victim] += 1
+                at = round(time.monotonic() - begun)
+                print(f"{done.total()}: {victim}, {feed.sent} sent, {at} s", file=sys.stderr)
+                if ended.is_set():
+                    kills = done.total()
+                if done.total() % CHECK_EVERY and done.total() != kills:
+                    continue
+                found = check(connection, done.total(), feed.stop(), place, driver)
+                report = {"on": on, "seed": seed, "kills": done.total()} | found | dict(done)
+                print(json.dumps(report | {"seconds": round(time.monotonic() - begun)}), flush=True)
+                if found["audit"] != "PASSED" or any(found[name] for name in WRONG):
+                    return False
+                feed = Feed(connection, feed.sent)
+                feed.start()
         finally:
-            feed.stopped.set()
-            feed.join()
+            feed.stop()
             driver.end()
-        counts = {"sent": feed.sent * len(PAIRS), "sent to the lake's queue": feed.sent}
-        found = check(connection, feed.sent) | check_lake(place, feed.sent)
-        return found | counts | dict(done)
+    return True
 
 
 def kill(
@@ -270,11 +312,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--on", choices=sorted(VICTIMS), default="local")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kill-spark-", ignore_cleanup_errors=True) as place:
-        found = kill_all(given.on, given.kills, given.seed, Path(place).resolve())
-    print(json.dumps({"on": given.on, "seed": given.seed, "kills": given.kills} | found))
-    wrong = ("lost", "repeated", "gaps", "staged", "lake lost", "lake repeated")
-    return 1 if any(found[name] for name in wrong) else 0
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA)
+    ended = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
+    with tempfile.TemporaryDirectory(prefix="kill-spark-", ignore_cleanup_errors=True) as name:
+        place = Path(name).resolve()
+        use_compiled_modules(place / "spark")
+        return 0 if kill_all(given.on, given.kills, given.seed, place, ended) else 1
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from onibus.core.arrow_block import SCHEMA
 from tests.timeline.workloads import Workload
 
 _TIME = pa.timestamp("us", tz="UTC")
+#: When each file is said to be written: a second after the one before.
+_TIMES_NS = itertools.count(time.time_ns(), 1_000_000_000)
 
 
 def table_of(workload: Workload) -> pa.Table:
@@ -35,6 +39,9 @@ def write(table: pa.Table, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     unseen = folder.parent / f".{folder.name}-{name}"
     pq.write_table(table, unseen)
+    # A stream takes files in the order of their times, in milliseconds; equal ones in any order.
+    written_ns = next(_TIMES_NS)
+    os.utime(unseen, ns=(written_ns, written_ns))
     unseen.replace(folder / f"{name}.parquet")
 
 

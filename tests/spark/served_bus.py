@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from onibus.client import Client, Retry
 from onibus.security.keys import DEVELOPMENT_KEY, ROOT_NAME, Keyring
 from onibus.server.server import Server
-from tests.bus_helpers import Disks, ManualClock
+from tests.bus_helpers import Disks, ManualClock, until
 
 T = TypeVar("T")
 
@@ -41,6 +42,28 @@ class ServedBus:
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the server's thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def requests(self) -> Counter[str]:
+        """Return how many requests the server has responded to, by route."""
+        routes = self._server.app.traffic.routes
+        return Counter({" ".join(key): sum(one.statuses) for key, one in routes.items()})
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, and the server do what is due."""
+
+        async def passing() -> None:
+            self.clock.advance(ms)
+            self.bus.broker.tick()
+
+        self.do(passing())
+
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition holds on the server's thread."""
+
+        async def waiting() -> None:
+            await until(condition)
+
+        self.do(waiting())
 
     def __exit__(self, *_: object) -> None:
         self.client.close()

@@ -26,6 +26,7 @@ from onibus.spark.jobs.capture import capture
 from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import MESSAGES, NUMBERS, Lake
 from onibus.spark.session import spark_session
+from tests.spark.clusters import use_compiled_modules
 from tests.spark.micro_batches import POINTS, Crash, Options
 from tests.spark.served_bus import ServedBus
 from tests.spark.stories import STEPS, Story, Wrong
@@ -230,6 +231,7 @@ def main() -> int:
     os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="sequences-", ignore_cleanup_errors=True) as scratch:
+        use_compiled_modules(Path(scratch) / "spark")
         settings = {"spark.local.dir": scratch, "spark.sql.warehouse.dir": f"{scratch}/warehouse"}
         spark = spark_session("local[1,3]", **settings)
         with ServedBus() as served:

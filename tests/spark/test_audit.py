@@ -13,11 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from onibus.cli import exits
+from onibus.cli.main import app
 from onibus.client import Client
 from onibus.core.message import Message
 from onibus.spark.jobs.audit import FAILED, INCOMPLETE, PASSED, Verdict, audit
 from onibus.spark.lake import MESSAGES, OUTCOMES, TABLES
+from onibus.spark.lake_files import LakeDamaged
 from tests.client.server_helpers import ServerThread
 from tests.spark.lake_helpers import Captures, consume, send, wait_until_gone
 
@@ -245,7 +249,7 @@ def test_the_audit_names_a_changed_start(captures: Captures, bus: Client, tmp_pa
 @pytest.mark.parametrize(
     "name", ["entity.json", "_manifest", *(f"{one}/_delta_log" for one in TABLES)]
 )
-def test_the_audit_does_not_pass_without_what_says_what_counts(
+def test_the_audit_has_no_verdict_without_what_says_what_counts(
     captures: Captures, bus: Client, tmp_path: Path, name: str
 ) -> None:
     fill(captures, bus, tmp_path, bad=lambda number: number % 7 == 0)
@@ -254,8 +258,54 @@ def test_the_audit_does_not_pass_without_what_says_what_counts(
         shutil.rmtree(path)
     else:
         path.unlink()
-    verdict = audited(captures, tmp_path, with_broker=False)
-    assert verdict.verdict == (INCOMPLETE if name == "entity.json" else FAILED), verdict
+    with pytest.raises(LakeDamaged, match=rf"{tmp_path}/{captures.entity}.*[Rr]estore"):
+        audited(captures, tmp_path, with_broker=False)
+
+
+def newer(path: Path) -> None:
+    told = json.loads(path.read_bytes())
+    path.write_text(json.dumps({**told, "layout": 1_000}), "utf-8")
+
+
+def unreadable(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+#: Files, the harm done to one of them, the audit's exit code, and the beginning of its error.
+UNREADABLE = [
+    ("_manifest/*.json", cut, exits.CANNOT_OPEN, "lake-damaged: "),
+    ("_manifest/*.json", newer, exits.CANNOT_OPEN, "newer-format: "),
+    ("_manifest/*.json", unreadable, exits.CANNOT_OPEN, "lake-damaged: "),
+    ("entity.json", cut, exits.CANNOT_OPEN, "lake-damaged: "),
+    ("entity.json", unreadable, exits.FAILED, "lake-failed: cannot read "),
+    ("messages/_delta_log/*.json", cut, exits.CANNOT_OPEN, "lake-damaged: "),
+    ("messages/_delta_log/*.json", unreadable, exits.CANNOT_OPEN, "lake-damaged: "),
+    ("messages/*.parquet", unreadable, exits.FAILED, "lake-failed: cannot read "),
+]
+
+
+@pytest.mark.promise("R9")
+def test_a_lake_that_cannot_be_read_is_an_error_and_not_a_verdict(
+    own_server: ServerThread, captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    fill(captures, bus, good)
+    words = ("pipeline", "audit", captures.entity, "--lake", str(bad))
+    for names, harm, code, says in UNREADABLE:
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(good, bad)
+        harm(min((bad / captures.entity).glob(names)))
+        done = CliRunner().invoke(app, [*words, "--connect", own_server.connection_string])
+        last = done.stderr.splitlines()[-1]
+        assert done.exit_code == code, (names, harm, done.stderr)
+        assert last.startswith(f"onibus: {says}"), done.stderr
+        assert str(bad / captures.entity) in last
+        assert "FAILED" not in done.output
 
 
 @pytest.mark.promise("R9")

@@ -199,6 +199,15 @@ def test_upkeep_by_another_program_is_harmless(
     send(bus, captures.entity, 5, 6)
     captures.run(tmp_path)
     assert sorted(seen(lake)) == captures.numbers(tmp_path) == [1, 2, 3, 4, 5, 6]
+    # And while a capture has the log open.
+    log = lake.log(MESSAGES)
+    Path(lake.address(MESSAGES), "stray.parquet").write_bytes(b"")
+    table = DeltaTable(lake.address(MESSAGES))
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert table.version() > log.version
+    log.commit("WRITE", reached={"x-0": 6})
+    assert log.version == lake.log(MESSAGES).version == table.version() + 1
+    assert sorted(seen(lake)) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.promise("R9")

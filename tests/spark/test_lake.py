@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -52,6 +54,14 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path), "orders/eu")
 
 
+def test_a_file_has_rows_of_one_partition(lake: Lake) -> None:
+    # A task of Spark reads small ranges of several partitions.
+    several = pa.concat_tables([rows(5, 9, partition=3), rows(7, 7), rows(2, 4, partition=1)])
+    files = put(lake, several)
+    found = [(row.partition, row.first, row.last, row.rows) for row in files]
+    assert found == [(3, 5, 9, 5), (0, 7, 7, 1), (1, 2, 4, 3)]
+
+
 def test_names_show_entity_date_partition_and_numbers(lake: Lake, tmp_path: Path) -> None:
     [row] = put(lake, rows(5, 9, partition=3))
     [found] = [path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet")]
@@ -62,8 +72,11 @@ def test_names_show_entity_date_partition_and_numbers(lake: Lake, tmp_path: Path
 
 def test_entities_have_folders_of_their_own() -> None:
     names = ["a/b", "a@b", "a%2Fb", "a%40b", "a/subscriptions/b", "a.b", "a~b", "a"]
+    long = "a" * 250
+    names += [long, f"{long}b", f"{long}/b", f"{long}/subscriptions/b"]
     folders = {folder_of(name) for name in names}
     assert len(folders) == len(names)
+    assert max(map(len, folders)) <= 255
     assert not any("/" in folder or "%2F" in folder for folder in map(folder_of, ["a/b", "a@b"]))
 
 
@@ -129,10 +142,31 @@ def test_a_lake_belongs_to_one_entity(lake: Lake) -> None:
     lake.check_entity(replace(mine, created_ms=0))
 
 
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file can grow beyond a few bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_a_file_that_cannot_be_written_leaves_nothing(lake: Lake, tmp_path: Path) -> None:
+    for put in (lake.store.put, lake.store.put_new):
+        with pytest.raises(LakeFailed, match=r"cannot write .*: .*Check the lake's address"):
+            put("_lease/one.json", b"x" * 100, "new")
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_a_lake_that_cannot_be_opened_or_written_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InvalidOperation, match=r"cannot open the lake 'nowhere://x': .*install"):
-        Lake("nowhere://x", "q")
+    with pytest.raises(InvalidOperation, match=r"open the lake 'nowhere://x': .*Use a folder"):
+        Lake("nowhere://x", "q").about()
     (tmp_path / "file").write_text("")
+    with pytest.raises(LakeFailed, match=r"cannot read .*/file: .*Check the lake's address"):
+        Lake(str(tmp_path / "file"), "q")
     ends = LogPositions(entity="q", incarnation=1, log="messages", earliest=(), latest=())
-    with pytest.raises(LakeFailed, match=r"cannot write .*/file/q/entity.json: .*Check the lake"):
-        Lake(str(tmp_path / "file"), "q").set_identity(ends)
+    lake = Lake(str(tmp_path / "lake"), "q")
+    (tmp_path / "lake").write_text("")
+    with pytest.raises(LakeFailed, match=r"cannot write .*/lake/q/entity.json: .*Check the lake"):
+        lake.set_identity(ends)

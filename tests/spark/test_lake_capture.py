@@ -133,6 +133,35 @@ def test_a_moved_lake_continues_under_its_new_address(
 
 
 @pytest.mark.promise("R9")
+def test_a_name_in_another_case_has_the_same_lake(
+    own_server: ServerThread, captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    send(bus, captures.entity, 1, 2)
+    other = Captures(own_server.connection_string, captures.entity.upper())
+    other.run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [captures.entity]
+    send(bus, captures.entity, 3, 4)
+    captures.run(tmp_path)
+    # A folder that an earlier version named as the user did stays.
+    (tmp_path / captures.entity).rename(tmp_path / captures.entity.upper())
+    send(bus, captures.entity, 5, 6)
+    captures.run(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [captures.entity.upper()]
+    for one in (captures, other):
+        assert one.numbers(tmp_path) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_queue_with_the_longest_name_is_captured(
+    own_server: ServerThread, bus: Client, tmp_path: Path
+) -> None:
+    name = "/".join(["q" * 86, "r" * 86, "s" * 86])
+    bus.create_queue(name)
+    send(bus, name, 1, 2)
+    captures = Captures(own_server.connection_string, name)
+    captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == [1, 2]
+
+
 def test_the_lake_and_not_its_reader_says_whether_there_is_news(
     captures: Captures, bus: Client, tmp_path: Path
 ) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import polars
@@ -14,6 +16,7 @@ from onibus import Message
 from onibus.client import Client
 from onibus.spark.lake import MESSAGES, OUTCOMES
 from tests.client.server_helpers import ServerThread
+from tests.source_tree import text_of
 from tests.spark.lake_helpers import Captures, consume
 
 
@@ -108,3 +111,28 @@ def test_the_queries_of_a_lake_run_in_each_program(
     rows = lazy.execute(state).select("sequence_number", "state", "dead_letter_reason").collect()
     assert {number: (kind, reason) for number, kind, reason in rows.rows()} == wanted
     assert lazy.execute(dead).collect()["sequence_number"].to_list() == [2]
+
+
+@pytest.mark.promise("R9")
+def test_the_cells_of_the_notebook_run_in_order(
+    bus: tuple[ServerThread, Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, client = bus
+    client.create_queue("orders")
+    client.send_batch("orders", [Message(body=b"%d" % at) for at in range(4)])
+    captures = Captures(server.connection_string, "orders")
+    captures.run(tmp_path / "lake")
+    with client.receiver("orders") as receiver:
+        one, other, third, _ = receiver.receive(4)
+        receiver.complete(one, other)
+        receiver.dead_letter(third, reason="NoStock")
+    captures.run(tmp_path / "lake")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for cell in json.loads(text_of("examples/lake.ipynb"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["counts"].to_dict() == {"completed": 2, "dead-lettered": 1, "present": 1}
+    assert names["dead"]["dead_letter_reason"].tolist() == ["NoStock"]
+    assert len(names["times"]) == 3
+    assert (names["times"] >= 0).all()

@@ -15,9 +15,9 @@ import pytest
 from msgspec.structs import replace
 
 from onibus.api.log import ReaderInfo
-from onibus.broker.named_reader import NamedReader
 from onibus.client import Client
 from onibus.core.errors import EntityExists
+from onibus.directory.named_reader import NamedReader
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.lake_capture import LakeCapture
 from onibus.spark.lake_files import LakeFailed
@@ -71,9 +71,9 @@ def lakes_share_a_reader(patch: Patch) -> None:
 def holes_are_not_recorded(patch: Patch) -> None:
     original_prepare, original_whole = LakeCapture.prepare, LakeCapture._whole
 
-    def prepare(self: LakeCapture) -> None:
+    def prepare(self: LakeCapture, *given: Any) -> None:
         self._accept_gap = True
-        original_prepare(self)
+        original_prepare(self, *given)
 
     def whole(self: LakeCapture, table: str, progress: Progress, ends: Any) -> Progress:
         return replace(original_whole(self, table, progress, ends), gaps=progress.gaps)

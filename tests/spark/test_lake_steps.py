@@ -31,7 +31,7 @@ from tests.client.server_helpers import ServerThread
 from tests.server.processes import served
 from tests.spark.lake_helpers import Captures, Crash, consume, make_old, send
 from tests.upgrades.contents import STORES
-from tests.upgrades.earlier import LAKES, unpack
+from tests.upgrades.earlier import CONVERTED, unpack
 
 #: Each step of this distance is cut off.
 EACH = int(os.environ.get("ONIBUS_STEPS", "6"))
@@ -142,7 +142,7 @@ def capture_cut_off(
     server: ServerThread, client: Client, steps: Steps, folder: Path, last: int | None
 ) -> list[str]:
     """Capture, cut a second capture off, look, and capture again; return the steps."""
-    entity = f"q{last}"
+    entity = f"q-{last}".lower()
     client.create_queue(entity)
     captures, place = Captures(server.connection_string, entity), folder / entity
     lake = captures.lake(place)
@@ -176,7 +176,7 @@ def capture_cut_off(
 
 
 @pytest.mark.promise("R9")
-@pytest.mark.parametrize("version", LAKES)
+@pytest.mark.parametrize("version", CONVERTED)
 def test_a_conversion_that_is_cut_off_before_any_step(
     version: str, steps: Steps, tmp_path: Path
 ) -> None:

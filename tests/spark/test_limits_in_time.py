@@ -47,6 +47,7 @@ def test_a_cold_partition_does_not_run_ahead_of_a_hot_one(
         if end == offset:
             break
         sizes.append(sum(end["next"].values()) - sum(offset["next"].values()))
+        reader.partitions(offset, end)
         offset = end
         # The second that each has come to: one message more of the cold one is one second.
         hot_at = (end["next"][hot] - first[hot]) // 4

@@ -13,7 +13,7 @@ from onibus.client import Client
 from onibus.core.errors import InvalidArgument
 from onibus.spark.filters import narrow
 from onibus.spark.options import READ, Position, read_options
-from onibus.spark.ranges import Range, meeting, share, split
+from onibus.spark.ranges import Range, pack
 from onibus.spark.schema import CLAIMED, LOG, OUTCOMES, PRESENT, schema_of
 from tests.client.server_helpers import ServerProcess
 from tests.source_tree import text_of
@@ -150,27 +150,17 @@ def test_filters_narrow_what_is_read() -> None:
     assert times(LessThanOrEqual(("time",), later)) == (None, noon_ms + 1)
 
 
-def test_ranges_are_split_and_limits_shared() -> None:
-    pieces = list(split([Range(0, 1, 11, 7), Range(1, 5, 5, 7)], 4))
-    assert [(one.start, one.end) for one in pieces] == [(1, 4), (4, 7), (7, 11)]
-    assert share({0: 100, 1: 3, 2: 50}, 43) == {0: 28, 1: 1, 2: 14}
-    assert share({0: 5, 1: 9}, 1) == {0: 0, 1: 1}, "some partition always goes on"
-    assert share({0: 1, 1: 1, 2: 1}, 2) == {0: 1, 1: 1, 2: 0}
-    assert share({0: 5, 1: 9}, 100) == {0: 5, 1: 9}
+def test_ranges_are_packed_into_few_equal_tasks() -> None:
+    def packed(most: int, tasks: int | None = None) -> list[list[tuple[int, int, int]]]:
+        ranges = [Range(0, 1, 11, 7), Range(1, 5, 5, 7), Range(2, 1, 3, 7), Range(3, 8, 9, 7)]
+        parts = pack(ranges, most, tasks)
+        return [[(one.partition, one.start, one.end) for one in part] for part in parts]
 
-
-@pytest.mark.parametrize("hint", [None, 1, 5_000, 10_000, 90_000_000])
-def test_a_batch_ends_at_a_time(hint: int | None) -> None:
-    asked: list[int] = []
-
-    def fill(moment: int) -> float:
-        asked.append(moment)
-        return max(moment - 5_000, 0) / 10_000
-
-    assert 14_000 <= meeting(fill, hint) <= 15_000
-    assert len(asked) <= 45
-    # All messages of one millisecond: there is no better time than that.
-    assert meeting(lambda moment: 9.0 if moment > 7_000 else 0.0, hint) == 7_000
+    assert packed(100) == [[(0, 1, 11), (2, 1, 3), (3, 8, 9)]]
+    assert packed(5) == [[(0, 1, 5)], [(0, 5, 9)], [(0, 9, 11), (2, 1, 3), (3, 8, 9)]]
+    assert packed(1, tasks=2) == [[(0, 1, 7)], [(0, 7, 11), (2, 1, 3), (3, 8, 9)]]
+    assert len(packed(1)) == 13
+    assert pack([], 5) == pack([Range(0, 4, 4, 7)], 5, 3) == []
 
 
 def test_the_page_lists_every_option_and_column() -> None:

@@ -80,7 +80,7 @@ def test_two_queries_under_one_reader(run: Begin, client: Client, entity: str) -
     with pytest.raises(CheckpointMismatch, match="the checkpoint is not the newest"):
         run().plan(second)
     with pytest.raises(CheckpointMismatch, match="another query has taken over"):
-        two.reader._claim(9)
+        two.reader._claim(second, [])
     fourth = again.plan(third)
     assert again.read(fourth) == [4, 5]
     assert again.plan(fourth) == fourth

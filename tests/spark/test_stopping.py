@@ -43,20 +43,23 @@ JOBS = {
 
 
 class Job:
-    """A command with the slow Java, and all the processes that it starts."""
+    """A command, by default with the slow Java, and all the processes that it starts."""
 
-    def __init__(self, place: Path, words: tuple[str, ...], launcher: str = "") -> None:
-        java = place / "jdk" / "bin" / "java"
-        java.parent.mkdir(parents=True)
-        java.write_text(JAVA, "utf-8")
-        java.chmod(0o755)
+    def __init__(
+        self, place: Path, words: tuple[str, ...], launcher: str = "", java: str = JAVA
+    ) -> None:
         self._mark = uuid4().hex
         variables = {
-            "JAVA_HOME": str(place / "jdk"),
             "XDG_CACHE_HOME": str(place / "cache"),
             "SLOW_LAUNCHER": launcher,
             "MARK": self._mark,
         }
+        if java:
+            program = place / "jdk" / "bin" / "java"
+            program.parent.mkdir(parents=True)
+            program.write_text(java, "utf-8")
+            program.chmod(0o755)
+            variables["JAVA_HOME"] = str(place / "jdk")
         self._said = place / "said"
         with self._said.open("w") as said:
             self.process = subprocess.Popen(
@@ -150,6 +153,32 @@ def test_a_job_that_is_stopped_while_java_starts_leaves_no_process(
     if how != signal.SIGKILL:
         assert list(tmp_path.glob("lake/*/_lease/*")) == [], "the next capture need not wait"
     client.delete_queue(entity)
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, 143)],
+)
+def test_a_job_that_is_stopped_while_spark_works_says_nothing_and_leaves_nothing(
+    tmp_path: Path, jobs: list[Job], how: int, code: int
+) -> None:
+    with ServerProcess(tmp_path / "data") as server:
+        with Client.connect(server.connection_string) as client:
+            client.create_queue("q")
+            send(client, "q", 1, 2)
+        words = ("pipeline", "capture", "q", "--connect", server.connection_string)
+        jobs.append(Job(tmp_path, words, java=""))
+        wait_for(lambda: "starting Spark" in jobs[0].said)
+        # Spark's processes wait for the server from now on.
+        server.pause()
+        wait_for(lambda: bool(jobs[0].left("pyspark.daemon")))
+        jobs[0].process.send_signal(how)
+        assert jobs[0].process.wait(60) == code, jobs[0].said
+        wait_for(lambda: jobs[0].left() == [])
+    lines = jobs[0].said.splitlines()
+    # Java names the options that tests give it.
+    assert [one for one in lines if "JDK_JAVA_OPTIONS" not in one] == ["starting Spark …"]
+    assert list(tmp_path.glob("lake/*/_lease/*")) == []
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])

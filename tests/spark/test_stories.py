@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from onibus.broker import claim_holding, claim_reading, claims, producers
+from onibus.directory import claim_holding, claim_reading, claims, producers
 from onibus.spark.queue_stream import QueueStreamReader
 from onibus.spark.writing import BatchWriter
 from tests.spark.served_bus import ServedBus

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from onibus.client import Client
+from onibus.spark.lake import Lake
 from tests.server.processes import environment
 from tests.spark.lake_helpers import consume, send
 
@@ -61,7 +62,8 @@ def audit(place: Path, entity: str) -> dict[str, Any]:
 
 @pytest.mark.promise("R9")
 def test_messages_completed_before_spark_has_started_are_in_the_lake(tmp_path: Path) -> None:
-    with up(tmp_path) as ready:
+    (tmp_path / "onibus.toml").write_text('[lake]\nkeep_ms = "P30D"')
+    with up(tmp_path, ONIBUS_CONFIG="onibus.toml") as ready:
         with Client.connect((tmp_path / "data" / "connection-string").read_text()) as client:
             for queue in ("first", "later"):
                 client.create_queue(queue)
@@ -75,6 +77,8 @@ def test_messages_completed_before_spark_has_started_are_in_the_lake(tmp_path: P
                 time.sleep(1)
             assert verdict["covered"] == {"0": [1, 2]}
             assert (verdict["messages"], verdict["outcomes"]) == (2, 2)
+            lake = Lake(str(tmp_path / "lake"), queue)
+            assert lake.manifest().keep_ms == 30 * 86_400_000
     assert "Traceback" not in (tmp_path / "stderr").read_text()
 
 

@@ -29,8 +29,8 @@ CAPTURED: dict[str, dict[str, str]] = {
     "orders": {},
     "news": {},
     "news/subscriptions/all": {},
-    "plain": {"body": "text"},
-    "documents": {"body": "id INT, total DOUBLE", "on_error": "dead-letter"},
+    "plain": {"body": "text", "table_format": "iceberg"},
+    "documents": {"body": "json", "schema": "id INT, total DOUBLE"},
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from onibus.client.aio.renewing import sleep
-from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
+from onibus.client.asking import AnswerLost, Ask, NotSent, ServerResponse
 from onibus.client.problems import problem_of
 from onibus.client.retrying import Attempts, Retry
 from onibus.core.errors import OnibusError
@@ -14,7 +14,7 @@ from onibus.core.errors import OnibusError
 class AsyncTransport(Protocol):
     """A transport for requests."""
 
-    async def ask(self, ask: Ask) -> Answer: ...
+    async def ask(self, ask: Ask) -> ServerResponse: ...
 
     async def close(self) -> None: ...
 
@@ -26,7 +26,7 @@ class AsyncCaller:
         self._transport = transport
         self._retry = retry or Retry()
 
-    async def answer(self, ask: Ask) -> Answer:
+    async def answer(self, ask: Ask) -> ServerResponse:
         """Return the response to a request, repeated while that is safe and useful."""
         attempts = Attempts(ask, self._retry)
         while True:

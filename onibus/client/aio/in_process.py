@@ -6,7 +6,7 @@ import asyncio
 from urllib.parse import urlencode
 
 from onibus.bus import Bus
-from onibus.client.asking import Answer, Ask
+from onibus.client.asking import Ask, ServerResponse
 from onibus.protocols.http.app import HttpApp
 from onibus.protocols.http.messages import Head, Request, Response
 from onibus.protocols.http.routes import router
@@ -20,7 +20,7 @@ class InProcess:
         in_memory = isinstance(bus.broker.clock.machine, MovableClock)
         self._app = HttpApp(bus, router(), None, test_mode=in_memory)
 
-    async def ask(self, ask: Ask) -> Answer:
+    async def ask(self, ask: Ask) -> ServerResponse:
         """Execute a request and return its response."""
         headers = {"accept": ask.accept, "content-type": ask.content_type}
         head = Head(ask.method, ask.path, urlencode(ask.query), headers)
@@ -42,7 +42,7 @@ class InProcess:
         body = response.body
         if response.stream is not None:
             body = b"".join([piece async for piece in response.stream])
-        return Answer(response.status, body, response.content_type)
+        return ServerResponse(response.status, body, response.content_type)
 
     async def close(self) -> None:
         """Do nothing: the owner of the bus closes it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import httpx
 
-from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
+from onibus.client.asking import AnswerLost, Ask, NotSent, ServerResponse
 from onibus.core.errors import BusClosed, InvalidArgument
 
 #: Seconds to connect, and to wait for a response beyond the wait that the request names.
@@ -37,7 +37,7 @@ class AsyncHttpTransport:
             trust_env=False,
         )
 
-    async def ask(self, ask: Ask) -> Answer:
+    async def ask(self, ask: Ask) -> ServerResponse:
         """Send a request and return its response."""
         headers = {"accept": ask.accept}
         if ask.body:
@@ -64,7 +64,7 @@ class AsyncHttpTransport:
             if self._http.is_closed:
                 raise BusClosed("the client is closed") from None
             raise
-        return Answer(
+        return ServerResponse(
             response.status_code, response.content, response.headers.get("content-type", "")
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from onibus.client.asking import Answer, AnswerLost, Ask, NotSent
+from onibus.client.asking import AnswerLost, Ask, NotSent, ServerResponse
 from onibus.client.blocking.renewing import sleep
 from onibus.client.problems import problem_of
 from onibus.client.retrying import Attempts, Retry
@@ -14,7 +14,7 @@ from onibus.core.errors import OnibusError
 class Transport(Protocol):
     """A transport for requests."""
 
-    def ask(self, ask: Ask) -> Answer: ...
+    def ask(self, ask: Ask) -> ServerResponse: ...
 
     def close(self) -> None: ...
 
@@ -26,7 +26,7 @@ class Caller:
         self._transport = transport
         self._retry = retry or Retry()
 
-    def answer(self, ask: Ask) -> Answer:
+    def answer(self, ask: Ask) -> ServerResponse:
         """Return the response to a request, repeated while that is safe and useful."""
         attempts = Attempts(ask, self._retry)
         while True:

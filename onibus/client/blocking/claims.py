@@ -33,16 +33,26 @@ class ClaimCalls(Caller):
         lease_ms: int = CLAIM_LEASE_MS_DEFAULT,
         max_bytes: int | None = None,
         token: str | None = None,
+        incarnation: int | None = None,
+        wait_ms: int = 0,
     ) -> Claim | None:
         """Reserve up to `limit` active messages, or that many bytes; return None if none is active.
+
+        Wait up to `wait_ms` for the first message.
 
         A claim that is not read within `lease_ms` is released. If the response is lost (Unknown),
         `claims` lists the claim if it was made.
         """
         body = without_none(
-            reader=reader, limit=limit, lease_ms=lease_ms, max_bytes=max_bytes, token=token
+            reader=reader,
+            limit=limit,
+            lease_ms=lease_ms,
+            max_bytes=max_bytes,
+            token=token,
+            incarnation=incarnation,
+            wait_ms=wait_ms or None,
         )
-        ask = post(path_of("entities", entity, "claims"), body, repeats=False)
+        ask = post(path_of("entities", entity, "claims"), body, repeats=False, wait_ms=wait_ms)
         told: Claimed = self.ask(ask, Claimed)
         return told.claim
 

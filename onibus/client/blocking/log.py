@@ -36,6 +36,40 @@ class LogCalls(Caller):
         told: LogPositions = self.ask(ask, LogPositions)
         return told
 
+    def plan_read(
+        self,
+        entity: str,
+        positions: Sequence[int],
+        *,
+        log: str = "messages",
+        until: Sequence[int] | None = None,
+        limit: int | None = None,
+        limit_bytes: int | None = None,
+        since_ms: int | None = None,
+        wait_ms: int = 0,
+        incarnation: int | None = None,
+    ) -> LogPositions:
+        """Return the ends of the log, and in `until` those of a read from `positions`.
+
+        Wait up to `wait_ms` for the first row. `limit` and `limit_bytes` bound the rows, and the
+        bytes of messages, of all partitions together; such a read ends at about the same time in
+        each. It does not pass the numbers in `until`. `incarnation` rejects a recreated entity.
+        """
+        body = without_none(
+            log=log,
+            positions=list(positions),
+            until=None if until is None else list(until),
+            limit=limit,
+            limit_bytes=limit_bytes,
+            since_ms=since_ms,
+            wait_ms=wait_ms,
+            incarnation=incarnation,
+        )
+        path = path_of("entities", entity, "log", "plan")
+        ask = post(path, body, wait_ms=wait_ms, changes=False)
+        told: LogPositions = self.ask(ask, LogPositions)
+        return told
+
     def log_reach(self, entity: str, partition: int, start: int, limit_bytes: int) -> int:
         """Return the end of a range, exclusive, with that many bytes of messages."""
         path = path_of("entities", entity, "log", "messages", partition, "reach")

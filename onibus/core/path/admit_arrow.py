@@ -197,7 +197,7 @@ def decode_prepared(
             batch = reader.read_next_batch()
         batch.validate(full=True)
     except (pa.ArrowException, OSError, StopIteration) as error:
-        raise Damaged(f"a staged batch is no Arrow stream: {error}") from error
+        raise Damaged(f"a staged batch is not an Arrow stream: {error}") from error
     identities = batch.column("identities")
     hashes = identities.flatten().to_pylist()
     owners: Sequence[int] = pc.list_parent_indices(identities).to_pylist()

@@ -1,9 +1,9 @@
 """Claim: set messages aside for a named reader, until it commits or releases the claim (R5).
 
 A claim is a number of holds without an end whose owner is its name; their tokens are never issued.
-The claim's row in the namespace's store (broker/claims.py) decides whether the claim exists and how
-long it lasts. So everything here can be repeated: messages that were completed or released before
-have left no hold of that owner.
+The claim's row in the namespace's store (directory/claims.py) decides whether the claim exists and
+how long it lasts. So everything here can be repeated: messages that were completed or released
+before have left no hold of that owner.
 """
 
 from __future__ import annotations

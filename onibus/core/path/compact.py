@@ -1,21 +1,25 @@
 """Compact: small blocks are merged and mostly dead ones rewritten, ordinals unchanged.
 
-Each call does one slice. Rows are copied as they are, never decoded; readers see either the old
-blocks or the new one, since both change in one commit.
+Rows are copied as they are, never decoded; readers see either the old blocks or the new one, since
+both change in one commit. The new block is prepared in slices of counted steps, with commands in
+between: reading takes steps by rows and bytes, and a topic's block by rows and subscriptions. Rows
+that are released in between stay in the new block, which does not count them as live.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from onibus.core.block import Entry, encode_entries
-from onibus.core.fans import Members
+from onibus.core.fans import Fans, Members
 from onibus.core.limits import BLOCK_BYTES_MAX
 from onibus.core.log import BlockPlace, Log
-from onibus.core.numbering import ORDINAL, ORDINALS_END
+from onibus.core.numbering import ORDINAL, ORDINALS_END, Ordinals
 from onibus.core.records import WriteBatch
 
 if TYPE_CHECKING:
@@ -23,8 +27,18 @@ if TYPE_CHECKING:
 
 #: Fewer blocks than this are not worth merging: this bounds how often rows are rewritten.
 MERGE_COUNT_MIN = 16
-#: What one slice reads; the blocks of a slice may be large and have few living rows.
+#: What one rewrite reads; its blocks may be large and have few living rows.
 READ_BYTES_MAX = 4 * BLOCK_BYTES_MAX
+#: Blocks that one rewrite merges: replacing them is one step.
+MERGE_COUNT_MAX = 1_000
+#: Steps of one slice, about 0.1 µs each.
+SLICE_STEPS = 50_000
+#: Steps of a block, of each of its rows, and of asking a subscription; and what one more step does:
+#: read these bytes, or find these rows among those of a subscription.
+BLOCK_STEPS, ROW_STEPS, ARROW_ROW_STEPS, ASK_STEPS = 300, 10, 100, 100
+BYTES_A_STEP, FOUND_A_STEP = 200, 5
+#: Rows that are read without an end of the slice.
+ROWS_AT_ONCE = 1_000
 #: This many dead bytes may stay while clients use the partition. Most of them are in blocks that
 #: receivers are emptying, and go away with these blocks.
 DEAD_BYTES_MAX = 8 << 20
@@ -33,21 +47,26 @@ UNTOUCHED = 16
 
 
 def compact(partition: Partition, out: WriteBatch, eager: bool = False) -> bool:
-    """Rewrite one group of blocks, if one is worth it; return whether one was.
+    """Do a slice of rewriting a group of blocks, if one is worth it; return whether one was.
 
     `eager` also merges small blocks that are all alive, and rewrites whatever is mostly dead: for
-    when there is nothing else to do.
+    when there is nothing else to do. A rewrite that began is finished in any case.
     """
     log = partition.log
     if partition.releasing:
         # A block that is rewritten counts only the subscriptions that there are.
         return False
-    if not eager and log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX:
-        return False
-    group = _choose(partition, eager)
-    if not group:
-        return False
-    _rewrite(partition, group, out)
+    rewrite = partition.rewrite
+    if rewrite is None:
+        if not eager and log.total_bytes - log.live_bytes <= DEAD_BYTES_MAX:
+            return False
+        group = _choose(partition, eager)
+        if not group:
+            return False
+        rewrite = partition.rewrite = Rewrite(partition, group)
+    if rewrite.prepare(SLICE_STEPS):
+        partition.rewrite = None
+        rewrite.finish(out)
     return True
 
 
@@ -104,6 +123,7 @@ def _choose(partition: Partition, eager: bool) -> list[BlockPlace]:
         dead = place.live * 2 < place.rows and place.last < partition.log.floor
         inside = UNTOUCHED <= at < len(places) - UNTOUCHED and place.last < partition.log.floor
         fits = size + place.live_bytes <= BLOCK_BYTES_MAX and read < READ_BYTES_MAX
+        fits = fits and len(group) < MERGE_COUNT_MAX
         if (dead or (eager and small and inside)) and fits:
             group.append(place)
             size += place.live_bytes
@@ -122,46 +142,103 @@ def _worth(group: list[BlockPlace]) -> bool:
     return len(group) >= MERGE_COUNT_MIN or dead_bytes > live_bytes + 4096
 
 
-def _rewrite(partition: Partition, group: list[BlockPlace], out: WriteBatch) -> None:
-    log = partition.log
-    entries: list[Entry] = []
-    rows: list[bytes] = []
-    for place in group:
-        block = log.read(place)
-        for position in range(block.rows):
-            entry = block.entry(position)
-            if partition.in_use(entry[0]):
-                entries.append(entry)
-                rows.append(block.row(position))
-            else:
-                log.complete_from = max(log.complete_from, entry[0] + 1)
-        log.drop(place, out)
-    dropped = set(group)
-    log.places = [place for place in log.places if place not in dropped]
-    if not rows:
-        return
-    keys = None
-    if any(entry[3] for entry in entries):
-        keys = b"".join(
-            entry[0].to_bytes(8, "little") + entry[3].to_bytes(8, "little") for entry in entries
+class Rewrite:
+    """A group of blocks that follow each other, on their way into one."""
+
+    def __init__(self, partition: Partition, group: list[BlockPlace]) -> None:
+        self._partition = partition
+        self._log: Log = partition.log
+        self._group = group
+        self._entries: list[Entry] = []
+        self._rows: list[bytes] = []
+        #: the ordinals taken from each block, and the last one that was left out
+        self._taken: dict[BlockPlace, Ordinals] = {}
+        self._left_out = 0
+        self._ordinals = np.zeros(0, ORDINAL)
+        self._members: Members | None = None
+        self._payload = b""
+        self._preparing = self._prepare()
+
+    def prepare(self, steps: int) -> bool:
+        """Prepare the new block for about that many steps; return whether it is ready."""
+        for taken in self._preparing:
+            steps -= taken
+            if steps <= 0:
+                return False
+        return True
+
+    def _prepare(self) -> Iterator[int]:
+        """Gather the rows and, in a topic, their subscriptions; yield the steps of each bit."""
+        for place in self._group:
+            if self._log.has(place):
+                yield from self._read(place)
+        if not self._rows:
+            return
+        self._ordinals = np.concatenate(list(self._taken.values()))
+        if self._partition.is_topic:
+            self._members = Members(self._ordinals)
+            steps = ASK_STEPS + len(self._ordinals) // FOUND_A_STEP
+            for number, subscription in list(self._partition.subscriptions.items()):
+                self._members.add_flags(number, subscription.gone.outside(self._ordinals))
+                yield steps
+        self._payload = encode_entries(self._entries, self._rows)
+        yield len(self._rows) * ROW_STEPS
+
+    def _read(self, place: BlockPlace) -> Iterator[int]:
+        """Take the rows of a block that are in use."""
+        block = self._log.read(place)
+        yield BLOCK_STEPS + place.size // BYTES_A_STEP
+        ordinals, wanted = self._wanted(place, block.index["ordinal"])
+        self._taken[place] = ordinals[wanted]
+        if not wanted.all():
+            self._left_out = max(self._left_out, int(ordinals[~wanted][-1]))
+        positions = np.flatnonzero(wanted).tolist()
+        for start in range(0, len(positions), ROWS_AT_ONCE):
+            some = positions[start : start + ROWS_AT_ONCE]
+            self._entries += map(block.entry, some)
+            self._rows += map(block.row, some)
+            yield len(some) * (ARROW_ROW_STEPS if block.encoding else ROW_STEPS)
+
+    def _wanted(
+        self, place: BlockPlace, ordinals: npt.NDArray[Any]
+    ) -> tuple[Ordinals, npt.NDArray[np.bool_]]:
+        """Return the ordinals of a block, and which of them messages still have."""
+        if place.fans is not None:
+            return place.fans.ordinals, place.fans.counts > 0
+        return ordinals, self._partition.subscription.gone.outside(ordinals)
+
+    def finish(self, out: WriteBatch) -> None:
+        """Replace the group by the new block, unless rows that were left out are kept again."""
+        log = self._log
+        group = [place for place in self._group if log.has(place)]
+        if any(place.last >= log.floor for place in group if place.live < place.rows):
+            return
+        log.complete_from = max(log.complete_from, self._left_out + 1)
+        counts = self._counts()
+        live = int(np.count_nonzero(counts))
+        log.remove(group, out)
+        if not live:
+            return
+        entries, keys = self._entries, None
+        if any(entry[3] for entry in entries):
+            keys = b"".join(
+                entry[0].to_bytes(8, "little") + entry[3].to_bytes(8, "little") for entry in entries
+            )
+        expires = min(entry[2] for entry in entries)
+        if self._members is not None:
+            self._members.recount(counts.astype(np.uint16))
+        span = (entries[0][0], entries[-1][0], len(entries))
+        log.append(self._payload, *span, expires, out, keys, self._members, live)
+
+    def _counts(self) -> npt.NDArray[Any]:
+        """Return how many subscriptions want each row now."""
+        if self._members is None:
+            return self._partition.subscription.gone.outside(self._ordinals)
+        return np.concatenate(
+            [_counted(place.fans, ordinals) for place, ordinals in self._taken.items()]
         )
-    log.append(
-        encode_entries(entries, rows),
-        entries[0][0],
-        entries[-1][0],
-        len(rows),
-        min(entry[2] for entry in entries),
-        out,
-        keys,
-        _members(partition, [entry[0] for entry in entries]) if partition.is_topic else None,
-    )
 
 
-def _members(partition: Partition, ordinals: list[int]) -> Members:
-    """Return who still wants which of these rows of a topic."""
-    members = Members(np.array(ordinals, ORDINAL))
-    for number, subscription in partition.subscriptions.items():
-        members.add(
-            number, [at for at, ordinal in enumerate(ordinals) if subscription.is_live(ordinal)]
-        )
-    return members
+def _counted(fans: Fans | None, ordinals: Ordinals) -> npt.NDArray[Any]:
+    assert fans is not None
+    return fans.counts[np.searchsorted(fans.ordinals, ordinals)]

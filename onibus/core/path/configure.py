@@ -11,6 +11,7 @@ from onibus.core.commands import (
     KeepNoLonger,
     SetRules,
     SetStampsBack,
+    Subscribe,
 )
 from onibus.core.log import Repair
 from onibus.core.records import WriteBatch
@@ -32,6 +33,14 @@ def change_subscription(
     """Take new settings of a subscription."""
     partition.subscriptions[command.subscription].change_settings(command.settings)
     partition.write_counters(out)
+
+
+def subscribe(
+    partition: Partition, command: Subscribe, now: int, wall: int, out: WriteBatch
+) -> None:
+    """Add a subscription to a topic."""
+    compiled = [rule.compiled for rule in command.rules]
+    partition.subscribe(command.number, command.settings, compiled)
 
 
 def set_rules(

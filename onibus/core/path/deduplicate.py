@@ -49,6 +49,9 @@ def find_originals(
         return [-1] * count
     if forget_below:
         known = [-1 if ordinal < forget_below else ordinal for ordinal in known]
+    if len(hashes) == count == len(set(hashes)):
+        # Each message has one identity, and none repeats another of the batch.
+        return known
     return find_repeats(hashes, owners, known, count)
 
 

@@ -68,20 +68,19 @@ def send(
         remember(partition, hashes, recorded, now, out)
     if fresh is batch:
         return [Sent(number) for number in partition.numbering.each(stored)]
-    number = partition.numbering.number
     ordinals = iter(stored)
     given: list[int] = []
-    answers = []
     for prepared, original in zip(batch, originals, strict=True):
         if original == -1:
-            ordinal = next(ordinals)
-            answers.append(Sent(number(ordinal)))
+            given.append(next(ordinals))
         else:
-            ordinal = given[-2 - original] if original < 0 else original
-            note_duplicate(partition, prepared.message.message_id, ordinal, now, out)
-            answers.append(Sent(number(ordinal), number(ordinal)))
-        given.append(ordinal)
-    return answers
+            given.append(given[-2 - original] if original < 0 else original)
+            note_duplicate(partition, prepared.message.message_id, given[-1], now, out)
+    numbers = partition.numbering.each(given)
+    return [
+        Sent(number) if original == -1 else Sent(number, number)
+        for number, original in zip(numbers, originals, strict=True)
+    ]
 
 
 def remember(

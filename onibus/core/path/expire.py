@@ -14,6 +14,7 @@ from onibus.core.lifecycle import Input, State
 from onibus.core.log import BlockPlace
 from onibus.core.path.attempts import forget_attempt
 from onibus.core.path.dead_letter import expire_message
+from onibus.core.path.fan_out import SHARE_STEPS
 from onibus.core.path.schedule import activate
 from onibus.core.path.session import expire_session_lock
 from onibus.core.path.settle import give_back
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: Messages that come due in one slice, and the steps of rules (core/rules/subject.py) on them.
+#: Messages that come due in one slice, and the steps of rules (core/rules/subject.py) on them and
+#: of giving each subscription its share.
 DUE_A_SLICE = 100
-DUE_STEPS = 50_000
+DUE_STEPS = 100_000
 #: Blocks searched for expired rows in one slice, and checks of messages: one per subscription.
 BLOCKS_A_SLICE = 16
 LOOKS_A_SLICE = 1_000
@@ -95,8 +97,9 @@ def _due_in_slice(subscription: Subscription) -> int:
     if subscription.number or subscription.marks.next_scheduled() == NEVER:
         return DUE_A_SLICE
     others = subscription.partition.subscriptions.values()
+    left = DUE_STEPS - SHARE_STEPS * len(others)
     steps = sum(rule.work.steps for one in others for rule in one.rules)
-    return max(1, min(DUE_A_SLICE, DUE_STEPS // max(steps, 1)))
+    return max(1, min(DUE_A_SLICE, left // max(steps, 1)))
 
 
 def _ring(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.core.commands import FindHeld, FoundHeld, HeldSession
+from onibus.core.commands import FindHeld, FoundHeld, HasAttempt, HeldSession
 from onibus.core.errors import SessionLockLost, UnknownToken
 from onibus.core.holds import TOKEN, check_of
 from onibus.core.lifecycle import DEAD
@@ -42,6 +42,13 @@ def find_held(
         held_session(subscription, command.session)
     ordinal, mark, _ = subscription.held_by(command.token)
     return FoundHeld(ordinal, mark.state in DEAD)
+
+
+def has_attempt(
+    partition: Partition, command: HasAttempt, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Return whether a FIFO receive is recorded under an attempt id."""
+    return command.attempt_id in partition.subscriptions[command.subscription].attempts
 
 
 def delivered_under(subscription: Subscription, token: bytes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from onibus.core.block import NEVER
-from onibus.core.commands import GetStamp, Inspect
+from onibus.core.commands import CheckExists, GetStamp, Inspect
 from onibus.core.inspection import Event, Life
 from onibus.core.message import ReceivedMessage
 from onibus.core.records import WriteBatch
@@ -45,6 +45,12 @@ def inspect(partition: Partition, command: Inspect, now: int, wall: int, out: Wr
 def get_stamp(partition: Partition, command: GetStamp, now: int, wall: int, out: WriteBatch) -> int:
     """Return when a message was enqueued."""
     return partition.subscriptions[command.subscription].view(command.ordinal).enqueued_time_ms
+
+
+def check_exists(
+    partition: Partition, command: CheckExists, now: int, wall: int, out: WriteBatch
+) -> None:
+    """Do nothing: `Partition.apply` rejects a subscription that was deleted."""
 
 
 def _arrival(received: ReceivedMessage) -> list[Event]:

@@ -10,6 +10,7 @@ from onibus.core.commands import (
     Chosen,
     DeadLetterAll,
     FindMovable,
+    HasForwardable,
     KeepDeadLetters,
     ListForwardable,
     ListWaiting,
@@ -55,6 +56,13 @@ def list_forwardable(
         if ordinal < below and (command.dead or subscription.expires(ordinal) > now)
     ]
     return ready[: Room(command.bytes_max).take(partition.log, ready)]
+
+
+def has_forwardable(
+    partition: Partition, command: HasForwardable, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Return whether dead-lettered messages wait to be forwarded."""
+    return bool(partition.subscriptions[command.subscription].dead_ready.onward.count)
 
 
 def keep_dead_letters(
@@ -103,9 +111,9 @@ def choose_movable(
     for looked, ordinal in enumerate(there, 1):
         if ordinal >= command.below:
             break
-        message = subscription.view(ordinal)
-        size += len(message.body)
-        if command.wanted.matches(message):
+        matches, effort = command.wanted.look(subscription.view(ordinal))
+        size += effort
+        if matches:
             chosen.append(ordinal)
         if looked == command.looks or size > SLICE_BYTES or len(chosen) == command.most:
             return Chosen(chosen, ordinal + 1)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onibus.core.partition import Partition
     from onibus.core.subscription import Subscription
 
-#: Bytes of bodies that a filter reads before other clients have their turn.
+#: Bytes that a filter reads before other clients have their turn, its steps counted as bytes.
 SLICE_BYTES = 512 << 10
 
 
@@ -37,9 +37,10 @@ def peek(partition: Partition, command: Peek, now: int, wall: int, out: WriteBat
         if subscription.state(ordinal) not in states:
             continue
         message = subscription.view(ordinal)
-        read += len(message.body)
+        matches, effort = command.wanted.look(message)
+        read += effort
         looked += 1
-        if command.wanted.matches(message) and not page.take(message):
+        if matches and not page.take(message):
             break
     return Peeked(page.messages, page.size, following, looked, page.is_full)
 
@@ -87,8 +88,9 @@ def tail(partition: Partition, command: Tail, now: int, wall: int, out: WriteBat
         if size > command.bytes_max:
             break
         message = subscription.view(ordinal)
-        size += len(message.body)
-        if command.wanted.matches(message):
+        matches, effort = command.wanted.look(message)
+        size += effort
+        if matches:
             found.append(message)
     return Tailed(found, below, size)
 
@@ -102,7 +104,8 @@ def count_reasons(
     for looked, ordinal in enumerate(live_ordinals(subscription, command.start, DEAD)):
         if looked == command.looks:
             return Reasons(counts, ordinal)
-        reason = subscription.view(ordinal).dead_letter_reason or ""
+        # Its mark has the reason: the message itself is not read.
+        reason = subscription.marks.reason(ordinal) or ""
         counts[reason] = counts.get(reason, 0) + 1
     return Reasons(counts, 0)
 

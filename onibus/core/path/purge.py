@@ -25,8 +25,9 @@ def purge(partition: Partition, command: Purge, now: int, wall: int, out: WriteB
     after = size = 0
     for looked, ordinal in enumerate(live_ordinals(subscription, command.start, states), 1):
         message = subscription.view(ordinal)
-        size += len(message.body)
-        if command.wanted.matches(message):
+        matches, effort = command.wanted.look(message)
+        size += effort
+        if matches:
             chosen.append(ordinal)
         if looked == command.looks or size > SLICE_BYTES or len(chosen) == command.most:
             after = ordinal + 1
@@ -61,9 +62,9 @@ def count_purgeable(
     for looked, ordinal in enumerate(live_ordinals(subscription, command.start, states)):
         if looked == command.looks or size > SLICE_BYTES:
             return Counted(count, ordinal)
-        message = subscription.view(ordinal)
-        size += len(message.body)
-        count += command.wanted.matches(message)
+        matches, effort = command.wanted.look(subscription.view(ordinal))
+        size += effort
+        count += matches
     return Counted(count, 0)
 
 

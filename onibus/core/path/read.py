@@ -1,7 +1,7 @@
 """Read the log: which blocks have the rows between two numbers, and which rows are missing.
 
 Finding the places is cheap. A separate thread then reads the rows while commits run, so a block may
-have been deleted or rewritten in between; the read is then planned again (broker/reading.py).
+have been deleted or rewritten in between; the read is then planned again (gateway/reading.py).
 """
 
 from __future__ import annotations
@@ -9,7 +9,23 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from onibus.core.commands import CheckLog, FindSince, Piece, PlanLog, PlanOutcomes
+from onibus.core.commands import (
+    CheckLog,
+    FindEnds,
+    FindLost,
+    FindPosition,
+    FindReach,
+    FindSince,
+    FindTime,
+    HasBlock,
+    HasOutcomes,
+    ListStamps,
+    LogEnds,
+    Piece,
+    PlanLog,
+    PlanOutcomes,
+    Stamps,
+)
 from onibus.core.errors import InvalidArgument, LogGap
 from onibus.core.outcomes import OutcomePlace
 from onibus.core.records import WriteBatch
@@ -22,16 +38,82 @@ if TYPE_CHECKING:
 PIECES_A_SLICE = 1_000
 
 
-def ordinal_of(partition: Partition, number: object) -> int:
-    """Return the ordinal of a sequence number that was assigned, or of the next one."""
+def find_ends(
+    partition: Partition, command: FindEnds, now: int, wall: int, out: WriteBatch
+) -> LogEnds:
+    """Return the ends of the log, or of the outcomes of a subscription."""
+    if command.outcomes_of is None:
+        log = partition.log
+        return LogEnds(log.complete_from, log.visible_below, log.next_ordinal)
+    outcomes = partition.subscriptions[command.outcomes_of].outcomes
+    return LogEnds(outcomes.first_number, outcomes.visible_below, outcomes.next_number)
+
+
+def find_position(
+    partition: Partition, command: FindPosition, now: int, wall: int, out: WriteBatch
+) -> int:
+    """Return the ordinal of a number that was assigned, or of the next one."""
+    number = command.number
+    if command.outcomes_of is not None:
+        following = partition.subscriptions[command.outcomes_of].outcomes.visible_below
+        if not 0 < number <= following:
+            raise InvalidArgument(
+                f"{number!r} is not the number of an outcome: the next is {following}"
+            )
+        return number
     log, numbering = partition.log, partition.numbering
-    if type(number) is int:
-        for ordinal in numbering.candidates(number, log.visible_below + 1):
-            return ordinal
+    for ordinal in numbering.candidates(number, log.visible_below + 1):
+        return ordinal
     raise InvalidArgument(
         f"{number!r} is not a sequence number of partition {partition.index}: "
         f"the next one is {numbering.number(log.visible_below)}"
     )
+
+
+def find_lost(
+    partition: Partition, command: FindLost, now: int, wall: int, out: WriteBatch
+) -> tuple[int, int] | None:
+    """Return the first run of missing rows from a position on."""
+    position = command.position
+    if command.outcomes_of is None:
+        return first_hole(partition.log, position, partition.log.visible_below)
+    first = partition.subscriptions[command.outcomes_of].outcomes.first_number
+    return (position, first - 1) if position < first else None
+
+
+def find_time(
+    partition: Partition, command: FindTime, now: int, wall: int, out: WriteBatch
+) -> int | None:
+    """Return a time near the row at a position."""
+    if command.outcomes_of is None:
+        log, at = partition.log, partition.log.reaching(command.position)
+        return log.last_stamp_of(log.places[at]) if at < len(log.places) else None
+    outcomes = partition.subscriptions[command.outcomes_of].outcomes
+    places = outcomes.places(command.position, command.position + 1, 1)
+    return min((one.stamp for one in places), default=None)
+
+
+def list_stamps(
+    partition: Partition, command: ListStamps, now: int, wall: int, out: WriteBatch
+) -> Stamps:
+    """Return the last timestamp of the log, and where timestamps were set back."""
+    return Stamps(partition.log.last_stamp, list(partition.log.repairs))
+
+
+def has_block(
+    partition: Partition, command: HasBlock, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Return whether a row of the log is in that block still."""
+    log, at = partition.log, partition.log.reaching(command.ordinal)
+    return at < len(log.places) and log.places[at].block == command.block
+
+
+def has_outcomes(
+    partition: Partition, command: HasOutcomes, now: int, wall: int, out: WriteBatch
+) -> bool:
+    """Return whether outcomes are where a plan found them."""
+    outcomes, place = partition.subscriptions[command.subscription].outcomes, command.place
+    return place in outcomes.places(place.first, place.last + 1, 1)
 
 
 def first_hole(log: Log, start: int, end: int) -> tuple[int, int] | None:
@@ -124,12 +206,15 @@ def first_since(log: Log, time: int) -> int:
     return log.visible_below
 
 
-def reach(log: Log, start: int, end: int, size: int) -> int:
-    """Return the ordinal before which the rows from start on have at most `size` bytes.
+def find_reach(
+    partition: Partition, command: FindReach, now: int, wall: int, out: WriteBatch
+) -> int:
+    """Return the ordinal before which durable rows have at most `size` bytes.
 
     At least one row is included. Rows of a block count as equally large.
     """
-    position = start
+    log, start, size = partition.log, command.start, command.size
+    end, position = log.visible_below, start
     for at in range(log.reaching(start), len(log.places)):
         place = log.places[at]
         if place.first >= end:

@@ -202,8 +202,7 @@ def _recover_fans(
     for number, subscription in partition.subscriptions.items():
         members = np.sort(np.concatenate([np.zeros(0, ORDINAL), *taken[number]]))
         _recover_gone(subscription, own[number].get(GONE, []))
-        gone = subscription.gone
-        live = members[_outside_runs(members, gone.firsts, gone.lasts)]
+        live = members[subscription.gone.outside(members)]
         wanted.append(live)
         subscription.gone = _complement(live.tolist(), partition.log.next_ordinal)
     everything, counts = np.unique(np.concatenate(wanted), return_counts=True)
@@ -257,9 +256,7 @@ def _recover_ready(subscription: Subscription, index: list[Any], marks: list[Any
         np.dtype([("ordinal", ORDINAL), ("hash", "<u8")]),
     )
     ordinals, hashes = keys["ordinal"], keys["hash"]
-    keep = (hashes != 0) & _outside_runs(
-        ordinals, subscription.gone.firsts, subscription.gone.lasts
-    )
+    keep = (hashes != 0) & subscription.gone.outside(ordinals)
     if aside and len(ordinals):
         keep &= ~_among(ordinals, np.array(aside, ORDINAL))
     subscription.sessions.load(ordinals[keep], hashes[keep])
@@ -277,15 +274,6 @@ def _among(ordinals: npt.NDArray[Any], few: npt.NDArray[Any]) -> npt.NDArray[np.
     table[few[(few >= low) & (few <= high)] - low] = True
     found: npt.NDArray[np.bool_] = table[ordinals - low]
     return found
-
-
-def _outside_runs(
-    ordinals: npt.NDArray[Any], firsts: array[int], lasts: array[int]
-) -> npt.NDArray[np.bool_]:
-    if not len(firsts) or not len(ordinals):
-        return np.ones(len(ordinals), bool)
-    at = np.searchsorted(np.frombuffer(firsts, ORDINAL), ordinals, side="right") - 1
-    return (at < 0) | (ordinals > np.frombuffer(lasts, ORDINAL)[np.maximum(at, 0)])
 
 
 def _ready_runs(subscription: Subscription, aside: list[int]) -> None:

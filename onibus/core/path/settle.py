@@ -31,7 +31,7 @@ def settle(
     subscription = partition.subscriptions[command.subscription]
     settlement = command.settlement
     # A token that is listed twice settles its message once.
-    ordinals = list(dict.fromkeys([one for one in found if isinstance(one, int)]))
+    ordinals = list(dict.fromkeys([one for one in found if type(one) is int]))
     if settlement.verb == "complete":
         complete(subscription, ordinals, out)
     else:
@@ -50,6 +50,10 @@ def find_settled(partition: Partition, command: Settle) -> list[int | Refused]:
     dead_letters = command.settlement.verb == "dead-letter"
     found: list[int | Refused] = []
     for token in command.tokens:
+        ordinal = subscription.held_ordinal(token)
+        if ordinal and not dead_letters:
+            found.append(ordinal)
+            continue
         try:
             ordinal, mark, _ = subscription.held_by(token)
             if dead_letters and mark.state in DEAD:

@@ -14,14 +14,16 @@ from onibus.core.block import NEVER
 from onibus.core.commands import (
     CarryOut,
     FindRepeats,
-    ListStagedBlocks,
+    InspectStaged,
     Publish,
     ReadStaged,
     Repeats,
     Stage,
+    StagedFacts,
     Stored,
     Unstage,
 )
+from onibus.core.errors import NotStaged
 from onibus.core.lifecycle import UNLOCKED, Input, State
 from onibus.core.path import enqueue
 from onibus.core.path.dead_letter import dead_letter
@@ -29,7 +31,7 @@ from onibus.core.path.rename import rename_remembered
 from onibus.core.path.send import kernel_of
 from onibus.core.path.settle import give_back, modify, note_return
 from onibus.core.records import BLOCKS, STAGED, WriteBatch
-from onibus.core.staged import Change, Part, blocks_of, decode_part, encode_part
+from onibus.core.staged import Change, Part, decode_part, encode_part, facts_of
 
 if TYPE_CHECKING:
     from onibus.core.partition import Partition
@@ -75,6 +77,8 @@ def carry_out(
     originals = command.originals
     if originals is None:
         originals = _prepare(partition, command.part, now)
+    if command.work is not None:
+        out.delete(STAGED, (command.work, partition.id, 0))
     return _carry_out(partition, command.part, originals, now, wall, out)
 
 
@@ -121,8 +125,8 @@ def _give_back(subscription: Subscription, change: Change, now: int, out: WriteB
         give_back(subscription, ordinal, event, now, out, change.delay_ms)
 
 
-def stage(partition: Partition, command: Stage, now: int, wall: int, out: WriteBatch) -> None:
-    """Keep a part until it is decided; hold the messages that it will change."""
+def stage(partition: Partition, command: Stage, now: int, wall: int, out: WriteBatch) -> list[int]:
+    """Keep a part until it is decided; return the blocks that have its messages."""
     by_subscription: dict[int, list[int]] = {}
     for change in command.part.changes:
         by_subscription.setdefault(change.subscription, []).append(change.ordinal)
@@ -131,14 +135,20 @@ def stage(partition: Partition, command: Stage, now: int, wall: int, out: WriteB
     batch = command.part.batch
     if not isinstance(batch, list):
         kernel_of(batch).stage(partition, batch, out)
-    out.put(STAGED, (command.work, partition.id, 0, encode_part(command.part)))
+    out.put(STAGED, (command.work, partition.id, 0, encode_part(command.part, command.decider)))
+    return [body.block for body in command.part.staged]
 
 
 def publish(partition: Partition, command: Publish, now: int, wall: int, out: WriteBatch) -> Stored:
     """Carry out a staged part, once: its row goes with the same commit."""
-    originals = _prepare(partition, command.part, now)
+    part = command.part
+    if part is None:
+        part = _read_staged(partition, command.work, command.piece)
+    if part is None:
+        raise NotStaged("this part of the operation was carried out before")
+    originals = _prepare(partition, part, now)
     out.delete(STAGED, (command.work, partition.id, command.piece))
-    return _carry_out(partition, command.part, originals, now, wall, out)
+    return _carry_out(partition, part, originals, now, wall, out)
 
 
 def unstage(partition: Partition, command: Unstage, now: int, wall: int, out: WriteBatch) -> None:
@@ -165,17 +175,21 @@ def read_staged(
     partition: Partition, command: ReadStaged, now: int, wall: int, out: WriteBatch
 ) -> Part | None:
     """Return a staged part; None if it was carried out."""
+    return _read_staged(partition, command.work, command.piece)
+
+
+def _read_staged(partition: Partition, work: int, piece: int) -> Part | None:
     pages = partition.log.pages
-    content = pages.read_part(command.work, partition.id, command.piece)
+    content = pages.read_part(work, partition.id, piece)
     return None if content is None else decode_part(content, pages.read_staged)
 
 
-def list_staged_blocks(
-    partition: Partition, command: ListStagedBlocks, now: int, wall: int, out: WriteBatch
-) -> list[int]:
-    """Return the blocks that have the messages of a staged part."""
+def inspect_staged(
+    partition: Partition, command: InspectStaged, now: int, wall: int, out: WriteBatch
+) -> StagedFacts:
+    """Return what decides a staged part, and where its messages are."""
     content = partition.log.pages.read_part(command.work, partition.id, command.piece)
-    return [] if content is None else blocks_of(content)
+    return StagedFacts("", []) if content is None else facts_of(content)
 
 
 def _pin(subscription: Subscription, ordinals: list[int], owner: str) -> None:

@@ -163,7 +163,7 @@ def to_plain(rule: Rule) -> dict[str, Any]:
     for part in (plain["filter"], plain["action"]):
         for field in ("parameters", "properties"):
             if part is not None and field in part:
-                part[field] = {name: _plain(value) for name, value in part[field].items()}
+                part[field] = {name: plain_value(value) for name, value in part[field].items()}
     return plain
 
 
@@ -174,7 +174,7 @@ def from_plain(plain: Any) -> Rule:
         for name, part in parts.items():
             if part is not None:
                 parts[name] = part | {
-                    field: {key: _rich(value) for key, value in part[field].items()}
+                    field: {key: rich_value(value) for key, value in part[field].items()}
                     for field in ("parameters", "properties")
                     if field in part
                 }
@@ -190,7 +190,7 @@ def _no_other(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} in a rule")
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     if isinstance(value, datetime):
         shown = value.replace(tzinfo=None) if is_zoneless(value) else value
         return {"time": shown.isoformat()}
@@ -203,7 +203,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _rich(value: Any) -> Any:
+def rich_value(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     [(kind, content)] = value.items()

@@ -76,11 +76,18 @@ def _can_be_costly(node: Any) -> bool:
     return isinstance(node, tree.Like | tree.NamedProperty)
 
 
+#: Further steps of each sign of a computation.
+_STEPS_COMPUTED = 5
+
+
 def work_of(nodes: Any) -> Work:
     """Return what running a condition, or statements, takes."""
     found = list(tree.walk(nodes))
     stamped = any(isinstance(one, tree.SystemProperty) and one.name in STAMPS for one in found)
-    return Work(1 + len(found), any(map(_can_be_costly, found)), stamped)
+    computed = sum(len(one.rest) for one in found if isinstance(one, tree.Arithmetic))
+    return Work(
+        1 + len(found) + _STEPS_COMPUTED * computed, any(map(_can_be_costly, found)), stamped
+    )
 
 
 def needed_text(node: tree.Predicate) -> tuple[str, str] | None:

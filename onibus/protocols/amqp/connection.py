@@ -64,7 +64,14 @@ _IDLE_S_MIN = 1.0
 _ANSWERS_BYTES_MAX = 1 << 20
 #: Frames that are taken before others have their turn, and values that are read in them.
 _FRAMES_MAX = 500
+#: Frames that the begin of a session or of a link counts for, as it takes longer.
+_LINK_FRAMES = 9
 _VALUES_MAX = 10_000
+#: Frames of deliveries, and their bytes, that are written before others have their turn.
+_CUT_FRAMES = 500
+_CUT_BYTES = 1 << 20
+#: A peer gets no more deliveries while those that its windows hold back have this many bytes.
+_WAITING_BYTES_MAX = 16 << 20
 #: For all from the first byte to the open.
 HANDSHAKE_S = 30.0
 #: The time for a peer to respond to our close: some never read it.
@@ -108,9 +115,6 @@ class Application(Protocol):
     def passed_over(self, state: Any) -> None:
         """Handle a delivery with a transactional state that was too late or too large."""
 
-    def burst_over(self) -> None:
-        """Handle the end of a burst of frames."""
-
     def closed(self) -> None:
         """Handle the end of the connection."""
 
@@ -131,10 +135,8 @@ class _Nobody:
     def passed_over(self, state: Any) -> None:
         """Ignore the state."""
 
-    def burst_over(self) -> None:
+    def closed(self) -> None:
         """Do nothing."""
-
-    closed = burst_over
 
 
 _NOBODY = _Nobody()
@@ -176,6 +178,10 @@ class Connection:
         self.unfinished_bytes = 0
         #: bytes of responses that wait until the peer takes them
         self.unsent_bytes = 0
+        #: bytes of deliveries to the peer that are not cut into frames yet, and their sessions
+        self.waiting_bytes = 0
+        self._cutting: dict[Session, None] = {}
+        self._has_room_again = False
         #: requests of the peer that wait for the disk
         self.under_way = 0
         #: what the peer calls itself
@@ -211,11 +217,57 @@ class Connection:
     def take(self, now: float) -> bytes:
         """Return all bytes to write."""
         self._end_burst()
+        if not self.is_full:
+            self._cut()
         if not self._out:
             return b""
         self._said = now
         out, self._out, self._out_bytes = self._out, [], 0
         return out[0] if len(out) == 1 else b"".join(out)
+
+    @property
+    def waits_much(self) -> bool:
+        """Return whether the peer has to take deliveries before it gets more."""
+        return self.waiting_bytes > (_ANSWERS_BYTES_MAX if self._cutting else _WAITING_BYTES_MAX)
+
+    def hold_waiting(self, size: int) -> None:
+        """Add to the bytes of deliveries that wait; negative when they are cut or dropped."""
+        much = self.waits_much
+        self.waiting_bytes += size
+        self.bodies.held_bytes += size
+        if much and not self.waits_much:
+            self._has_room_again = True
+            if self.on_output is not None:
+                self.on_output()
+
+    def cut_later(self, session: Session) -> None:
+        """Cut deliveries of a session into frames with the next output."""
+        if not self._cutting and self.on_output is not None:
+            self.on_output()
+        self._cutting[session] = None
+
+    def cut_on(self) -> None:
+        """Ask for the next output if deliveries wait to be cut: the peer has read the last."""
+        if self._cutting and self.on_output is not None:
+            self.on_output()
+
+    def _cut(self) -> None:
+        """Cut deliveries into frames, for about a slice."""
+        much, count = self.waits_much, _CUT_FRAMES
+        while self._cutting and count > 0 and self._out_bytes < _CUT_BYTES:
+            session = next(iter(self._cutting))
+            del self._cutting[session]
+            count -= session.cut(count, _CUT_BYTES - self._out_bytes)
+            if session.may_cut:
+                # Behind the other sessions.
+                self._cutting[session] = None
+            elif not session.is_cutting:
+                session.tell_room()
+        if self._has_room_again or (much and not self.waits_much):
+            self._has_room_again = False
+            for session in list(self.sessions.values()):
+                session.tell_room()
+        self.cut_on()
 
     def _end_burst(self) -> None:
         """Let those speak who waited for the end of the burst."""
@@ -260,7 +312,6 @@ class Connection:
         """Take what arrived and was not taken yet."""
         self._now = now
         self._behind = False
-        application = self.application  # reading may end the connection
         try:
             self._read()
         except ConnectionFailed as error:
@@ -268,7 +319,6 @@ class Connection:
         except Exception as error:
             _log.error("connection failed", exc_info=error)
             self.close(INTERNAL_ERROR, "the server failed; its log says more")
-        application.burst_over()
 
     def _read(self) -> None:
         most = values_read() + _VALUES_MAX
@@ -286,7 +336,9 @@ class Connection:
             if header is not None:
                 self._take_header(header)
             return header is not None
-        if self._out_bytes > _ANSWERS_BYTES_MAX:
+        # What the peer's window holds back does not count: its flow has to be read.
+        cutting = self.waiting_bytes if self._cutting else 0
+        if self._out_bytes + cutting > _ANSWERS_BYTES_MAX:
             self._behind = True
             return False
         if self.state is State.OPEN and self._take_transfers():
@@ -395,6 +447,7 @@ class Connection:
             if len(self.sessions) >= self.sessions_max:
                 told = f"a connection has at most {self.sessions_max} sessions"
                 raise ConnectionFailed(RESOURCE_LIMIT_EXCEEDED, told)
+            self._frames += _LINK_FRAMES
             self.sessions[channel] = Session(self, channel, given)
             return
         if session is None:
@@ -419,6 +472,7 @@ class Connection:
             elif code == say.FLOW:
                 session.take_flow(given)
             elif code == say.ATTACH:
+                self._frames += _LINK_FRAMES
                 session.take_attach(given)
             else:
                 session.take_detach(given)
@@ -462,6 +516,7 @@ class Connection:
         self._cutter.clear()
         self._singly = iter(())
         self._later.clear()
+        self._cutting.clear()
 
     def _forget(self) -> None:
         sessions, self.sessions = list(self.sessions.values()), {}

@@ -371,4 +371,4 @@ class OutgoingLink(Link):
         self.drain = False
 
     def say_flow(self, drain: bool = False) -> None:
-        self.session.flow((self.handle, self.delivery_count, self.credit, drain))
+        self.session.flow_of(self, drain)

@@ -110,6 +110,8 @@ class AmqpProtocol(asyncio.Protocol):
         self._ending = False
         #: closed by us, or gone
         self._over = False
+        #: received bytes that are not passed on yet, if a WebSocket carries the connection
+        self._ahead_bytes = 0
         #: when reading in this turn of the loop began
         self._turn_begun: float | None = None
         #: when the timer fires
@@ -152,7 +154,13 @@ class AmqpProtocol(asyncio.Protocol):
 
     def _count_kept(self) -> None:
         """Record the bytes kept for a stranger."""
-        self._peer.hold(self._connection.kept_bytes + self._unread_bytes)
+        self._peer.hold(self._connection.kept_bytes + self._ahead_bytes + self._unread_bytes)
+
+    def ahead(self, size: int) -> None:
+        """Record the received bytes that the stream below has yet to pass on."""
+        self._ahead_bytes = size
+        if self._peer.is_stranger:
+            self._count_kept()
 
     def eof_received(self) -> bool:
         return False
@@ -166,6 +174,7 @@ class AmqpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._connection.is_full = False
+        self._connection.cut_on()
         self._catch_up()
         self._client.read()
         self._resume()

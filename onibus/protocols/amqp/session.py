@@ -58,6 +58,40 @@ SESSION_STATES = {
 }
 
 
+class Waiting:
+    """A delivery that was sent and is not cut into frames yet, or only in part."""
+
+    __slots__ = ("_at", "_part", "_whole", "flow", "link", "payload")
+
+    def __init__(
+        self,
+        link: OutgoingLink,
+        part: bytes,
+        whole: bytes,
+        payload: bytes,
+        flow: tuple[int, int, int, bool] | None = None,
+    ) -> None:
+        #: instead of a delivery, the state of the link after those before it
+        self.flow = flow
+        self.link = link
+        self.payload = payload
+        #: the performative of its last frame, and of those before
+        self._whole = whole
+        self._part = part
+        self._at = 0
+
+    def next(self, body_max: int) -> bytes:
+        """Return the body of its next frame."""
+        at, payload, room = self._at, self.payload, body_max - len(self._whole)
+        self._at = end = min(at + room, len(payload))
+        return (self._whole if end == len(payload) else self._part) + payload[at:end]
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all of it is cut."""
+        return self._at >= len(self.payload)
+
+
 class Session:
     """One session. Both sides use the channel that the peer has chosen."""
 
@@ -72,8 +106,10 @@ class Session:
         self._next_outgoing_id = 0
         self._next_delivery_id = 0
         self._window = begin.incoming_window
-        #: frames that wait for the peer's window
-        self._waiting: deque[bytes] = deque()
+        #: deliveries that wait for the peer's window, or for their turn to be cut into frames
+        self._waiting: deque[Waiting] = deque()
+        #: links that have ended, and whose deliveries are forgotten at the end of the burst
+        self._dropped: set[Link] = set()
         #: outcomes of the peer's deliveries, not yet sent: state → ids
         self._outcomes: dict[bytes, list[int]] = {}
         self.say(say.begin(channel, 0, WINDOW, HANDLE_MAX))
@@ -86,10 +122,23 @@ class Session:
     def flow(self, link: tuple[int, int, int, bool] | None = None) -> None:
         self.say(say.flow(self._next_incoming_id, WINDOW, self._next_outgoing_id, link))
 
+    def flow_of(self, link: OutgoingLink, drain: bool) -> None:
+        """Send the state of a link to a receiver, behind its deliveries."""
+        told = (link.handle, link.delivery_count, link.credit, drain)
+        if self._waiting:
+            self._waiting.append(Waiting(link, b"", b"", b"", told))
+        else:
+            self.flow(told)
+
     @property
     def room(self) -> int:
         """How many more frames the peer takes just now."""
-        return 0 if self._waiting else self._window
+        return 0 if self.connection.waits_much else max(self._window, 0)
+
+    @property
+    def is_cutting(self) -> bool:
+        """Return whether deliveries wait that were sent already."""
+        return bool(self._waiting)
 
     def send(self, link: OutgoingLink, payload: bytes, tag: bytes, token: bytes | None) -> None:
         """Send a delivery, in as many frames as it needs."""
@@ -100,19 +149,19 @@ class Session:
             self.unsettled[delivery_id] = (link, token)
         whole = say.transfer(link.handle, delivery_id, tag, settled, False)
         room = self.connection.peer_frame_max - HEADER_BYTES - len(whole)
-        if len(payload) <= room:
-            self._send_frame(whole + payload)
+        if len(payload) <= room and not self._waiting and self._window > 0:
+            self._count_out(1)
+            self.connection.write(frame(self.channel, whole + payload))
             return
         part = say.transfer(link.handle, delivery_id, tag, settled, True)
-        at = 0
-        while at < len(payload):
-            end = at + room
-            self._send_frame((part if end < len(payload) else whole) + payload[at:end])
-            at = end
+        self._waiting.append(Waiting(link, part, whole, payload))
+        self.connection.hold_waiting(len(payload))
+        if self._window > 0:
+            self.connection.cut_later(self)
 
     def send_all(self, link: OutgoingLink, deliveries: list[tuple[bytes, bytes, bytes]]) -> None:
         """Send deliveries that the peer settles: payload, tag of 16 bytes and token of each."""
-        frame_max, room = self.connection.peer_frame_max, self.room
+        frame_max, room = self.connection.peer_frame_max, 0 if self._waiting else self.room
         delivery_id = self._next_delivery_id
         parts: list[bytes] = []
         sent = 0
@@ -132,13 +181,31 @@ class Session:
         for payload, tag, token in deliveries[sent:]:
             self.send(link, payload, tag, token)
 
-    def _send_frame(self, body: bytes) -> None:
-        content = frame(self.channel, body)
-        if self._waiting or self._window <= 0:
-            self._waiting.append(content)
-        else:
+    def cut(self, count: int, size: int) -> int:
+        """Write waiting deliveries, up to about that many frames and bytes; return the frames."""
+        frame_max = self.connection.peer_frame_max - HEADER_BYTES
+        done = 0
+        while self.may_cut and done < count and size > 0:
+            one = self._waiting[0]
+            done += 1
+            if one.flow is not None:
+                self._waiting.popleft()
+                self.flow(one.flow)
+                continue
+            body = one.next(frame_max)
             self._count_out(1)
-            self.connection.write(content)
+            self.connection.write(frame(self.channel, body))
+            size -= len(body)
+            if one.is_over:
+                self._waiting.popleft()
+                self.connection.hold_waiting(-len(one.payload))
+        return done
+
+    @property
+    def may_cut(self) -> bool:
+        """Return whether the peer takes more frames of waiting deliveries."""
+        waiting = self._waiting
+        return bool(waiting) and (self._window > 0 or waiting[0].flow is not None)
 
     def _count_out(self, frames: int) -> None:
         self._window -= frames
@@ -146,7 +213,7 @@ class Session:
 
     def settle(self, ids: list[int], state: bytes) -> None:
         """Record the outcome of the peer's deliveries."""
-        if not self._outcomes:
+        if not self._outcomes and not self._dropped:
             self.connection.later(self)
         known = self._outcomes.get(state)
         if known is None:
@@ -161,6 +228,7 @@ class Session:
 
     def flush(self) -> None:
         """Send the outcomes of the peer's deliveries, in ranges."""
+        self._forget_dropped()
         outcomes, self._outcomes = self._outcomes, {}
         if self.state is not SessionState.BEGUN:
             return
@@ -202,11 +270,10 @@ class Session:
             # A peer that counts otherwise is believed that it takes more.
             window = left if 0 < left < 1 << 31 else window
         self._window = window
-        while self._waiting and self._window > 0:
-            self._count_out(1)
-            self.connection.write(self._waiting.popleft())
+        if self.may_cut:
+            self.connection.cut_later(self)
         if flow.handle is None:
-            self._tell_room()
+            self.tell_room()
             if flow.echo:
                 self.flow()
             return
@@ -218,9 +285,9 @@ class Session:
             assert isinstance(link, IncomingLink)
             link.grant()
         if was_full and self.room > 0:
-            self._tell_room()
+            self.tell_room()
 
-    def _tell_room(self) -> None:
+    def tell_room(self) -> None:
         """Let all links send what waited for the window."""
         for link in list(self.links.values()):
             if isinstance(link, OutgoingLink) and link.node is not None:
@@ -291,8 +358,23 @@ class Session:
         if not isinstance(link, OutgoingLink) or not link.delivery_count:
             # It had none: not to go through those of all others.
             return
-        for delivery_id in [one for one, (owner, _) in self.unsettled.items() if owner is link]:
-            del self.unsettled[delivery_id]
+        if not self._dropped and not self._outcomes:
+            self.connection.later(self)
+        self._dropped.add(link)
+        if self._waiting:
+            self._drop_waiting({link})
+
+    def _drop_waiting(self, links: set[Link]) -> None:
+        dropped = [one for one in self._waiting if one.link in links]
+        self._waiting = deque([one for one in self._waiting if one.link not in links])
+        self.connection.hold_waiting(-sum([len(one.payload) for one in dropped]))
+
+    def _forget_dropped(self) -> None:
+        """Forget the deliveries of ended links in one pass over all deliveries."""
+        dropped, self._dropped = self._dropped, set()
+        if dropped:
+            for one in [one for one, (link, _) in self.unsettled.items() if link in dropped]:
+                del self.unsettled[one]
 
     def end(self, condition: str, description: str) -> None:
         """End the session for a reason."""
@@ -315,6 +397,8 @@ class Session:
         self.connection.link_count -= len(links)
         self.unsettled.clear()
         self._outcomes.clear()
+        self._dropped.clear()
+        self.connection.hold_waiting(-sum([len(one.payload) for one in self._waiting]))
         self._waiting.clear()
         for link in links:
             link.state = LinkState.DETACHED

@@ -28,6 +28,8 @@ _AMQP = b"AMQP"
 _NORMAL, _GOING_AWAY, _UNSUPPORTED = 1000, 1001, 1003
 #: The first byte of a frame that is a message, or an end, as a whole.
 _WHOLE = 0x80
+#: Frames that are taken before others have their turn.
+FRAMES_A_SLICE = 250
 
 
 def is_wanted(url: bytes, headers: Mapping[str, str]) -> bool:
@@ -116,10 +118,10 @@ class _Stream(asyncio.Transport):
         self._transport.abort()
 
     def pause_reading(self) -> None:
-        self._transport.pause_reading()
+        self._bridge.pause()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._bridge.resume()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._transport.set_write_buffer_limits(high=high, low=low)
@@ -138,6 +140,9 @@ class WebSocketBridge(asyncio.Protocol):
         self._transport: asyncio.Transport = ENDED
         #: reading and writing have ended
         self._over = False
+        #: AMQP takes nothing more for now; frames are read when the loop comes round
+        self._paused = self._soon = False
+        self._reading = True
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -148,11 +153,49 @@ class WebSocketBridge(asyncio.Protocol):
         if self._over:
             return
         self._frames.receive_bytes(data)
+        if not self._soon:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Take frames for a slice. Tiny ones take far longer than their bytes take to arrive."""
+        self._soon = False
+        count = 0
         try:
-            while not self._over and (frame := self._frames.process_buffer()) is not None:
+            while not self._over and not self._paused:
+                if count == FRAMES_A_SLICE:
+                    self._soon = True
+                    asyncio.get_running_loop().call_soon(self._read_on)
+                    break
+                frame = self._frames.process_buffer()
+                if frame is None:
+                    break
+                count += 1
                 self._take(frame)
         except ParseFailed as error:
             self._close(_code(error.code))
+        if not self._over:
+            self._amqp.ahead(len(self._frames.buffer))
+            self._read(not (self._paused or self._soon))
+
+    def _read(self, wanted: bool) -> None:
+        """Read from the socket, or leave the rest there."""
+        if self._reading and not wanted:
+            self._transport.pause_reading()
+        elif wanted and not self._reading:
+            self._transport.resume_reading()
+        self._reading = wanted
+
+    def pause(self) -> None:
+        """Pass nothing more on: AMQP has to catch up."""
+        self._paused = True
+        self._read(False)
+
+    def resume(self) -> None:
+        """Pass on what waits, when the loop comes round."""
+        self._paused = False
+        if not self._soon and not self._over:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._read_on)
 
     def _take(self, frame: Frame) -> None:
         content = cast("bytes", frame.payload)

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError, Unauthorized
 from onibus.protocols.atom import entities, namespace, paths, rule_calls, runtime
-from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.documents import FEED, answer, moment, public_feed
 from onibus.protocols.atom.errors import RUNTIME_STATUSES, NoSuchMethod, refusal
 from onibus.protocols.atom.paths import Place, place_of
@@ -25,7 +25,7 @@ from onibus.security.rights import ALL, Granted, Right
 
 _log = logging.getLogger("onibus.atom")
 
-Action = Callable[[Call], Awaitable[Response]]
+Action = Callable[[AtomCall], Awaitable[Response]]
 
 #: What a request needs on what its path names: sending and receiving less than managing.
 RIGHTS = {
@@ -137,7 +137,7 @@ class AtomApp:
             raise Unauthorized("send a shared access signature in the Authorization header")
         return request.peer.authenticate(self._keys, credentials, time.time())
 
-    def _call(self, request: Request) -> tuple[Call, Action]:
+    def _call(self, request: Request) -> tuple[AtomCall, Action]:
         self._origins.check(request.headers)
         granted = self.known(request, request.headers.get("authorization"))
         place = place_of(request.path, request.method)
@@ -147,9 +147,9 @@ class AtomApp:
         if method not in actions:
             raise NoSuchMethod(f"method not allowed: use {', '.join(actions)}")
         request.route = (method, f"/atom/{place.kind}")
-        return Call(self, request, place, granted), actions[method]
+        return AtomCall(self, request, place, granted), actions[method]
 
-    async def _answer(self, action: Action, call: Call, respond: Respond) -> None:
+    async def _answer(self, action: Action, call: AtomCall, respond: Respond) -> None:
         try:
             response = await action(call)
         except Exception as error:

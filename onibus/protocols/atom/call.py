@@ -31,7 +31,7 @@ _SUPPLEMENTS = {
 }
 
 
-class Call:
+class AtomCall:
     """One request."""
 
     __slots__ = ("app", "granted", "place", "request")

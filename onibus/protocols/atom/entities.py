@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 from onibus.api.entities import SUBSCRIPTIONS, EntityInfo
-from onibus.broker.entity_info import info
 from onibus.core.rules.rule import DEFAULT_RULE, Rule
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
+from onibus.gateway.entity_info import info
 from onibus.protocols.atom import descriptions
 from onibus.protocols.atom.authorization import keys_of, read_keys, set_keys
-from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.descriptions import NAMES, About
 from onibus.protocols.atom.documents import FEED, answer, entry, feed, moment
 from onibus.protocols.atom.paths import ENTITY, SUBSCRIPTION, Place
@@ -27,7 +27,7 @@ _SUBSCRIPTION = NAMES[SubscriptionSettings]
 T = TypeVar("T")
 
 
-async def put_entity(call: Call) -> Response:
+async def put_entity(call: AtomCall) -> Response:
     """Make a queue or a topic, or change one."""
     bus, name = call.bus, call.place.entity
     description = call.description(_QUEUE, _TOPIC)
@@ -49,7 +49,7 @@ async def put_entity(call: Call) -> Response:
     return _shown(call, name)
 
 
-def _check_tier(call: Call, wanted: dict[str, Any]) -> None:
+def _check_tier(call: AtomCall, wanted: dict[str, Any]) -> None:
     """Reject settings that the server's tier does not have."""
     profile = call.profile
     if not call.changes:
@@ -65,11 +65,11 @@ def _check_tier(call: Call, wanted: dict[str, Any]) -> None:
         profile.check_message_size(wanted["max_message_bytes"] >> 10, call.namespace)
 
 
-async def show_entity(call: Call) -> Response:
+async def show_entity(call: AtomCall) -> Response:
     return _shown(call, call.place.entity)
 
 
-async def delete_entity(call: Call) -> Response:
+async def delete_entity(call: AtomCall) -> Response:
     bus, name = call.bus, call.place.entity
     if bus.broker.find(name).kind == "topic":
         await bus.delete_topic(name)
@@ -78,7 +78,7 @@ async def delete_entity(call: Call) -> Response:
     return Response(200)
 
 
-async def put_subscription(call: Call) -> Response:
+async def put_subscription(call: AtomCall) -> Response:
     """Make a subscription, or change one."""
     bus, place = call.bus, call.place
     description = call.description(_SUBSCRIPTION)
@@ -96,7 +96,7 @@ async def put_subscription(call: Call) -> Response:
     return _shown(call, place.whole_name)
 
 
-def _check_room(call: Call, rules: list[Rule] | None) -> None:
+def _check_room(call: AtomCall, rules: list[Rule] | None) -> None:
     """Reject a subscription that is one more than a topic of the tier has, or its filters."""
     entities = call.bus.broker.namespace.entities
     topic = entities.get(call.place.entity.lower())
@@ -112,25 +112,25 @@ def _first_rule(description: Element) -> Any:
     return None if found is None else [read_rule(found, name_of(found, DEFAULT_RULE))]
 
 
-async def show_subscription(call: Call) -> Response:
+async def show_subscription(call: AtomCall) -> Response:
     call.bus.subscription(call.place.whole_name)
     return _shown(call, call.place.whole_name)
 
 
-async def delete_subscription(call: Call) -> Response:
+async def delete_subscription(call: AtomCall) -> Response:
     await call.bus.delete_subscription(call.place.whole_name)
     return Response(200)
 
 
-async def list_queues(call: Call) -> Response:
+async def list_queues(call: AtomCall) -> Response:
     return _listed(call, call.bus.queues(), "Queues", _entity_place)
 
 
-async def list_topics(call: Call) -> Response:
+async def list_topics(call: AtomCall) -> Response:
     return _listed(call, call.bus.topics(), "Topics", _entity_place)
 
 
-async def list_subscriptions(call: Call) -> Response:
+async def list_subscriptions(call: AtomCall) -> Response:
     names = list(call.bus.topic(call.place.entity).subscriptions)
 
     def place(name: str) -> Place:
@@ -143,12 +143,14 @@ def _entity_place(name: str) -> Place:
     return Place(ENTITY, name, name)
 
 
-def _listed(call: Call, names: list[str], title: str, place_of: Callable[[str], Place]) -> Response:
+def _listed(
+    call: AtomCall, names: list[str], title: str, place_of: Callable[[str], Place]
+) -> Response:
     """Return one page of entities."""
     return page_of(call, title, names, lambda name: _entry(call, place_of(name), _info(call, name)))
 
 
-def page_of(call: Call, title: str, things: Sequence[T], write: Callable[[T], str]) -> Response:
+def page_of(call: AtomCall, title: str, things: Sequence[T], write: Callable[[T], str]) -> Response:
     """Return the requested page of a list; only its entries are written."""
     skip, top = call.page()
     end = skip + top
@@ -159,17 +161,17 @@ def page_of(call: Call, title: str, things: Sequence[T], write: Callable[[T], st
     return answer(feed(call.address(path), title, call.now(), following, entries), FEED)
 
 
-def _shown(call: Call, name: str) -> Response:
+def _shown(call: AtomCall, name: str) -> Response:
     status = 201 if call.request.method == "PUT" and not call.changes else 200
     return answer(_entry(call, call.place, _info(call, name)), status=status)
 
 
-def _info(call: Call, name: str) -> EntityInfo[Any]:
+def _info(call: AtomCall, name: str) -> EntityInfo[Any]:
     broker = call.bus.broker
     return call.bus.tell(lambda: info(broker, name))
 
 
-def _entry(call: Call, place: Place, found: EntityInfo[Any]) -> str:
+def _entry(call: AtomCall, place: Place, found: EntityInfo[Any]) -> str:
     return entry(
         call.address(place.path),
         place.subscription or place.entity,
@@ -179,7 +181,7 @@ def _entry(call: Call, place: Place, found: EntityInfo[Any]) -> str:
     )
 
 
-def _about(call: Call, found: EntityInfo[Any]) -> About:
+def _about(call: AtomCall, found: EntityInfo[Any]) -> About:
     entity = call.bus.broker.find(found.name)
     rules = chain.from_iterable(one.rules for one in entity.subscriptions.values())
     keys, version = keys_of(call.kept_keys, found.name), call.request.query.get("api-version", "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.documents import answer, entry, moment
 from onibus.protocols.atom.xml import escaped, tag
 from onibus.protocols.http.messages import Response
 
 
-async def show_namespace(call: Call) -> Response:
+async def show_namespace(call: AtomCall) -> Response:
     """Return the description of the namespace; its age is that of its oldest entity."""
     broker = call.bus.broker
     times = [entity.created for entity in broker.namespace.entities.values()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onibus.api.entities import EntityInfo
-from onibus.broker.entity_rules import by_name, topic_rules
 from onibus.core.errors import EntityNotFound
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import SubscriptionSettings
-from onibus.protocols.atom.call import Call
+from onibus.directory.entity_rules import by_name, topic_rules
+from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.documents import answer, entry, moment
 from onibus.protocols.atom.entities import page_of
 from onibus.protocols.atom.paths import RULE, Place
@@ -17,7 +17,7 @@ from onibus.protocols.http.messages import Response
 _RULE = "RuleDescription"
 
 
-async def put_rule(call: Call) -> Response:
+async def put_rule(call: AtomCall) -> Response:
     """Add a rule, or change one."""
     place, bus = call.place, call.bus
     rule = read_rule(call.description(_RULE), place.rule)
@@ -33,7 +33,7 @@ async def put_rule(call: Call) -> Response:
     return answer(written, status=200 if call.changes else 201)
 
 
-async def show_rule(call: Call) -> Response:
+async def show_rule(call: AtomCall) -> Response:
     found = call.bus.subscription(call.place.whole_name)
     wanted = call.place.rule.casefold()
     for rule in found.rules:
@@ -42,17 +42,17 @@ async def show_rule(call: Call) -> Response:
     raise EntityNotFound(f"no rule {call.place.rule!r}")
 
 
-async def delete_rule(call: Call) -> Response:
+async def delete_rule(call: AtomCall) -> Response:
     await call.bus.delete_rule(call.place.whole_name, call.place.rule)
     return Response(200)
 
 
-async def list_rules(call: Call) -> Response:
+async def list_rules(call: AtomCall) -> Response:
     found = call.bus.subscription(call.place.whole_name)
     return page_of(call, "Rules", by_name(found.rules), lambda rule: _entry(call, found, rule))
 
 
-def _entry(call: Call, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:
+def _entry(call: AtomCall, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:
     place = Place(RULE, "", call.place.entity, call.place.subscription, rule.name)
     # A rule's creation time is not stored: that of its subscription is returned.
     created = moment(found.created_ms)

@@ -18,10 +18,11 @@ import asyncio
 from urllib.parse import quote
 from uuid import UUID
 
-from onibus.broker import receiving, sending, settling
 from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import ReceivedMessage
+from onibus.directory import routing
+from onibus.gateway import receiving, sending, settling
 from onibus.protocols.atom.broker_properties import (
     BATCH,
     content_type_of,
@@ -30,7 +31,7 @@ from onibus.protocols.atom.broker_properties import (
     messages_of,
     moment,
 )
-from onibus.protocols.atom.call import Call
+from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.values import whole
 from onibus.protocols.http.messages import Response
 from onibus.shard.replies import OfClient
@@ -39,10 +40,10 @@ from onibus.shard.replies import OfClient
 _TIMEOUT_S = 60
 
 
-async def send(call: Call) -> Response:
+async def send(call: AtomCall) -> Response:
     """Store a message, or a batch atomically."""
     request, entity, profile = call.request, call.place.entity, call.profile
-    settings = sending.open_for_sends(call.bus.broker, entity).log_settings
+    settings = routing.open_for_sends(call.bus.broker, entity).log_settings
     if request.content_type == BATCH:
         profile.check_batch(len(request.body), settings)
         messages = messages_of(request.body)
@@ -66,7 +67,7 @@ async def send(call: Call) -> Response:
     return Response(201)
 
 
-async def peek_lock(call: Call) -> Response:
+async def peek_lock(call: AtomCall) -> Response:
     """Lock and return the first message that is available."""
     found = await _receive(call, take=False)
     if not found:
@@ -79,13 +80,13 @@ async def peek_lock(call: Call) -> Response:
     return _shown(found[0], 201, (("location", location),))
 
 
-async def receive_and_delete(call: Call) -> Response:
+async def receive_and_delete(call: AtomCall) -> Response:
     """Return the first message that is available, and delete it."""
     found = await _receive(call, take=True)
     return _shown(found[0], 200) if found else Response(204)
 
 
-async def _receive(call: Call, take: bool) -> list[ReceivedMessage]:
+async def _receive(call: AtomCall, take: bool) -> list[ReceivedMessage]:
     timeout = whole(call.request.query.get("timeout", str(_TIMEOUT_S)))
     if timeout < 0:
         raise InvalidArgument("timeout must be a number of seconds, 0 or more")
@@ -96,7 +97,6 @@ async def _receive(call: Call, take: bool) -> list[ReceivedMessage]:
     waiter = receiving.receive(
         bus.broker, place.entity, 1, wait_ms, reply, dead=place.dead, take=take
     )
-    bus.arm()
     if waiter is not None:
         call.request.hurry = lambda: receiving.stop_waiting(bus.broker, waiter)
     return await reply
@@ -107,23 +107,23 @@ def _shown(found: ReceivedMessage, status: int, more: tuple[tuple[str, str], ...
     return Response(status, found.body, kind, (*headers_of(found), *more))
 
 
-async def complete(call: Call) -> Response:
+async def complete(call: AtomCall) -> Response:
     """Complete a message that is locked."""
     return await _settle(call, COMPLETE)
 
 
-async def unlock(call: Call) -> Response:
+async def unlock(call: AtomCall) -> Response:
     """Abandon a message that is locked."""
     return await _settle(call, Settlement("abandon"))
 
 
-async def _settle(call: Call, settlement: Settlement) -> Response:
+async def _settle(call: AtomCall, settlement: Settlement) -> Response:
     broker, entity, tokens = call.bus.broker, call.place.entity, [UUID(call.place.token).bytes]
     await call.bus.ask(lambda reply: settling.settle_all(broker, entity, tokens, settlement, reply))
     return Response(200)
 
 
-async def renew_lock(call: Call) -> Response:
+async def renew_lock(call: AtomCall) -> Response:
     """Hold a message for another lock duration."""
     broker, entity, token = call.bus.broker, call.place.entity, UUID(call.place.token).bytes
     until = await call.bus.ask(lambda reply: settling.renew_one(broker, entity, token, reply))

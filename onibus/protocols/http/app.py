@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from onibus.bus import Bus
 from onibus.core.errors import Failed, OnibusError, Unauthorized
 from onibus.operation.collector import Collector
+from onibus.operation.figures import KnownFigures
 from onibus.operation.history import History
 from onibus.operation.peers import Bodies
 from onibus.operation.reports import Reports
@@ -70,7 +71,8 @@ class HttpApp:
         #: the bytes that all connections hold
         self.bodies = Bodies(self.limits.all_bodies_bytes_max)
         self.collector = Collector(bus, self.traffic)
-        self.history = History(bus.broker)
+        self.figures = KnownFigures()
+        self.history = History(bus.broker, self.figures)
         #: pages about lakes
         self.reports = Reports()
         self.started_ms = bus.broker.clock.wall()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from onibus.api.wire import ARROW
@@ -21,19 +22,28 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 #: It imports the others, and pyarrow.
-_MODULE = "onibus.broker.bulk_sending"
+_MODULES = (
+    "onibus.gateway.bulk_sending",
+    "onibus.core.claimed_rows",
+    "onibus.core.log_batch",
+)
+
+
+#: Bytes that are written at once; a larger batch is copied on a thread.
+_PIECE_BYTES = 1 << 20
 
 
 def is_loaded() -> bool:
     """Return whether a request with Arrow rows finds its modules loaded."""
-    return _MODULE in sys.modules
+    return all(name in sys.modules for name in _MODULES)
 
 
 def load() -> None:
     """Import the modules of Arrow requests, which takes about 0.1 s; any thread may do it."""
     # Without pyarrow the request fails with an error that says so.
     with contextlib.suppress(ImportError):
-        importlib.import_module(_MODULE)
+        for name in _MODULES:
+            importlib.import_module(name)
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
@@ -69,15 +79,20 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     return pa.Table.from_batches(batches, schema)
 
 
-def table_response(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Response:
-    """Return a response that streams available batches."""
-    import pyarrow as pa
+def table_response(schema: pa.Schema, batches: list[pa.RecordBatch]) -> Response:
+    """Return a response that streams available batches, and releases each."""
+    remaining, held = batches[::-1], sum([batch.nbytes for batch in batches])
 
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return Response(200, sink.getvalue().to_pybytes(), ARROW)
+    async def following() -> AsyncIterator[Any]:
+        while remaining:
+            yield remaining.pop()
+
+    return Response(
+        200,
+        content_type=ARROW,
+        stream=_pieces(schema, None, following()),
+        held_bytes=held,
+    )
 
 
 async def stream_response(schema: pa.Schema, batches: AsyncIterator[Any]) -> Response:
@@ -89,13 +104,25 @@ async def stream_response(schema: pa.Schema, batches: AsyncIterator[Any]) -> Res
     return Response(200, content_type=ARROW, stream=_pieces(schema, first, batches))
 
 
+async def _serialized(batch: pa.RecordBatch) -> AsyncIterator[memoryview]:
+    """Yield a batch as a message, copied once, in pieces that are quick to write."""
+    large = batch.nbytes > _PIECE_BYTES
+    message = await asyncio.to_thread(batch.serialize) if large else batch.serialize()
+    content = memoryview(message)
+    for start in range(0, len(content), _PIECE_BYTES):
+        yield content[start : start + _PIECE_BYTES]
+
+
 async def _pieces(
     schema: pa.Schema, first: pa.RecordBatch | None, batches: AsyncIterator[Any]
 ) -> AsyncIterator[bytes | memoryview]:
     """Yield a stream message by message, each copied once."""
     yield schema.serialize().to_pybytes()
     if first is not None:
-        yield memoryview(first.serialize())
-        async for batch in batches:
-            yield memoryview(batch.serialize())
+        async for piece in _serialized(first):
+            yield piece
+        first = None
+    async for batch in batches:
+        async for piece in _serialized(batch):
+            yield piece
     yield _END_OF_STREAM

@@ -19,7 +19,7 @@ import httptools
 from onibus.operation.peers import Peer
 from onibus.protocols.ended import ENDED
 from onibus.protocols.http.deadline import Deadline
-from onibus.protocols.http.held import Held
+from onibus.protocols.http.held import HeldBytes
 from onibus.protocols.http.incoming import Incoming
 from onibus.protocols.http.messages import Request, Response, head_of, plain
 from onibus.protocols.http.problems import refusal
@@ -45,7 +45,7 @@ class Connection(asyncio.Protocol):
         self.peer = peer
         self._transport: Any = ENDED
         self.is_secure = False
-        self.held = Held(owner.peers.bodies)
+        self.held = HeldBytes(owner.peers.bodies)
         self.deadline = Deadline(self.loop, self._late)
         #: the request that the parser reads; bytes that wait for it; requests that wait for a
         #: response
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         if self._unread is not None:
             self._unread.set_result(None)
             self._unread = None
-        self.held.wait_for_reader(0)
+        self.held.wait_for_reader(0 if self._task is None else self._answer_bytes)
         if self._last_words:
             return  # its deadline still runs: the connection only has to end
         self.deadline.clear()
@@ -299,6 +299,9 @@ class Connection(asyncio.Protocol):
         if request.head.method == "HEAD":
             transport.write(self._head(response, len(response.body)))
         elif response.stream is not None:
+            # Counted from now on: others may ask before the client is seen not to read.
+            self._answer_bytes = response.held_bytes
+            self.held.wait_for_reader(response.held_bytes)
             self._task = self.loop.create_task(self._stream(request, response, response.stream))
             if self._ended:
                 # The client closed its side before: a stream without an end would never stop.
@@ -324,8 +327,10 @@ class Connection(asyncio.Protocol):
         if not chunked:
             request.keep_alive = False
         self._transport.write(self._head(response, None, chunked=chunked))
+        late, rate = self.loop.time() + self.limits.write_seconds, self.limits.body_rate_min
         try:
             async for piece in pieces:
+                late += len(piece) / rate
                 if piece and chunked:
                     # A piece may be megabytes: do not copy it into its frame.
                     self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
@@ -336,13 +341,22 @@ class Connection(asyncio.Protocol):
                         self.abort()
                         return
                     await asyncio.shield(self._unread)
+                    if response.held_bytes and self.loop.time() > late:
+                        # It reads so slowly that the rest would be held for hours.
+                        self.abort()
+                        return
+                else:
+                    # The next piece takes time: others have their turn.
+                    await asyncio.sleep(0)
         except Exception:
             # The header is sent already: only an incomplete body can report the error.
             self.abort()
             return
         if chunked:
             self._transport.write(b"0\r\n\r\n")
-        self._task = None
+        self._task, self._answer_bytes = None, 0
+        unread = 0 if self._unread is None else self._transport.get_write_buffer_size()
+        self.held.wait_for_reader(unread)
         self._answered(request)
 
     def _forget(self, request: Request) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onibus.operation.peers import Bodies
 
 
-class Held:
+class HeldBytes:
     """The bytes that one connection holds, part of the total of all connections."""
 
     __slots__ = ("_all", "_own", "_unread")

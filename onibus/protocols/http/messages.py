@@ -137,6 +137,8 @@ class Response(msgspec.Struct, eq=False):
     content_type: str = JSON
     headers: tuple[tuple[str, str], ...] = ()
     stream: AsyncIterator[bytes | memoryview] | None = None
+    #: bytes that the stream holds until the client has read it
+    held_bytes: int = 0
 
     @property
     def is_plain(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from onibus.api.wire import ARROW, JSON, PROBLEM, Problem
+from onibus.api.wire import ARROW, BYTES, JSON, PROBLEM, Problem
 from onibus.protocols.http.route import Route
 
 _REF = "#/components/schemas/{name}"
@@ -132,6 +132,8 @@ def _responses(route: Route, schemas: dict[int, Any]) -> dict[str, Any]:
         told.setdefault("content", {}).update(arrow["content"])
     if route.gives_text:
         told = _content("Done.", "text/plain", {"type": "string"})
+    if route.gives_bytes:
+        told = _content("Done.", BYTES, {"type": "string", "format": "binary"})
     problem = {"$ref": "#/components/responses/Problem"}
     found = {str(route.answers_with): told, "4XX": problem, "5XX": problem}
     if route.may_be_down:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onibus.api.wire import JSON
-from onibus.broker.receiving import stop_waiting
 from onibus.core.errors import InvalidArgument
+from onibus.gateway.receiving import stop_waiting
 from onibus.operation.traffic import RouteKey
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import WrongContentType
@@ -137,13 +137,12 @@ class Call:
         """
         bus = self.bus
         bus.check_alive()
-        waiter = command(Answer(self, make))
-        bus.arm()
+        waiter = command(CallResponse(self, make))
         if waiter is not None:
             self.request.hurry = lambda: stop_waiting(bus.broker, waiter)
 
 
-class Answer:
+class CallResponse:
     """A broker reply that responds over HTTP."""
 
     __slots__ = ("_call", "_done", "_make")
@@ -207,6 +206,8 @@ class Route:
     gives_arrow: bool = False
     #: the response is plain text, not JSON
     gives_text: bool = False
+    #: the response is bytes of any kind
+    gives_bytes: bool = False
     #: it responds with 503 and the same type if something is down
     may_be_down: bool = False
     #: only in test mode
@@ -227,7 +228,7 @@ class Route:
     @property
     def answers_with(self) -> int:
         """The status of a successful response."""
-        tells = self.gives is not None or self.gives_arrow or self.gives_text
+        tells = self.gives or self.gives_arrow or self.gives_text or self.gives_bytes
         return self.status if tells else 204
 
     @property

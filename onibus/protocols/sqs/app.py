@@ -13,11 +13,13 @@ from typing import Any
 from onibus.bus import Bus
 from onibus.core.errors import Failed, Forbidden, OnibusError
 from onibus.operation.traffic import RouteKey
+from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.sqs import errors, json_protocol, query_protocol, sigv4
 from onibus.protocols.sqs.actions.table import ACTIONS
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.large_bodies import Escape, streamed
 from onibus.protocols.sqs.md5 import Digests
 from onibus.protocols.sqs.move_tasks import MoveTasks
 from onibus.protocols.sqs.profile import AWS, Profile
@@ -54,8 +56,11 @@ class SqsApp:
         profile: Profile = AWS,
         account: str = ACCOUNT,
         origins: Origins | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self.bus = bus
+        #: bytes of the messages in one receive, which always returns one
+        self.answer_bytes_max = (limits or Limits()).answer_bytes_max
         self._origins = origins or Origins(keys)
         self.queues = Queues(bus, profile, account)
         #: None where the operator asks for no credentials
@@ -81,7 +86,7 @@ class SqsApp:
             respond(query_protocol.no_operation())
             return
         request_id = f"{self._id}-{next(self._ids):012x}"
-        call = Call(self, self.bus, self.queues, request, respond, request_id, REGION)
+        call = SqsCall(self, self.bus, self.queues, request, respond, request_id, REGION)
         try:
             now = time.time()
             self._origins.check(request.head.headers)
@@ -98,14 +103,14 @@ class SqsApp:
         except Exception as error:
             self.fail(call, error)
 
-    async def _act_later(self, call: Call) -> None:
+    async def _act_later(self, call: SqsCall) -> None:
         """Do what a request asks for whose body takes long to read."""
         try:
             self._act(call, *await asyncio.to_thread(self._read, call))
         except Exception as error:
             self.fail(call, error)
 
-    def _act(self, call: Call, action: Action, given: Any) -> None:
+    def _act(self, call: SqsCall, action: Action, given: Any) -> None:
         """Do what a request asks for, if its key may."""
         self._grant(call, action, given, time.time())
         if action.fast is not None:
@@ -150,7 +155,7 @@ class SqsApp:
                 return self._refusal(request, error, f"{self._id}-{next(self._ids):012x}")
         return None
 
-    def _read(self, call: Call) -> tuple[Action, Any]:
+    def _read(self, call: SqsCall) -> tuple[Action, Any]:
         request = call.request
         target = request.head.headers.get(json_protocol.TARGET)
         if target is not None:
@@ -169,7 +174,7 @@ class SqsApp:
         action = self._named(call, asked)
         return action, query_protocol.read(given, request.path, action.takes)
 
-    def _named(self, call: Call, asked: tuple[str, Action, RouteKey]) -> Action:
+    def _named(self, call: SqsCall, asked: tuple[str, Action, RouteKey]) -> Action:
         """Return the action that a request names, or reject its method."""
         request = call.request
         call.action, action, request.route = asked
@@ -177,7 +182,7 @@ class SqsApp:
             self._origins.check_change(request.head.method)
         return action
 
-    def _grant(self, call: Call, action: Action, given: Any, now: float) -> None:
+    def _grant(self, call: SqsCall, action: Action, given: Any, now: float) -> None:
         """Ask for one of the rights that are enough."""
         entity, grant = action.entity(self.queues, given), call.granted.grant
         for right in action.rights[:-1]:
@@ -193,7 +198,11 @@ class SqsApp:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer_with(self, work: Coroutine[Any, Any, Any], call: Call) -> None:
+    def answer_later(self, call: SqsCall, work: Coroutine[Any, Any, Any]) -> None:
+        """Respond with a result that takes several slices."""
+        self._start(self._answer_with(work, call))
+
+    async def _answer_with(self, work: Coroutine[Any, Any, Any], call: SqsCall) -> None:
         try:
             result = await work
         except Exception as error:
@@ -201,19 +210,23 @@ class SqsApp:
         else:
             self.answer(call, result)
 
-    def answer(self, call: Call, result: Any) -> None:
+    def answer(self, call: SqsCall, result: Any) -> None:
         """Respond with the result of an action."""
+        escape: Escape = json_protocol.escaped
         if json_protocol.TARGET in call.request.head.headers:
             response = json_protocol.write(result, call.request_id)
         elif query_protocol.wants_json(call.request):
             response = query_protocol.write_json(call.action, result, call.request_id)
         else:
             response = query_protocol.write(call.action, result, call.request_id)
+            escape = query_protocol.escaped
         if call.headers:
             response.headers += call.headers
+        if call.bodies:
+            response = streamed(response, call.bodies, escape)
         call.respond(response)
 
-    def fail(self, call: Call, error: BaseException) -> None:
+    def fail(self, call: SqsCall, error: BaseException) -> None:
         """Respond with an error; log an internal error with all its details."""
         if isinstance(error, OnibusError) and not isinstance(error, Failed):
             error = errors.of_bus(error)

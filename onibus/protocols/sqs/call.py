@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from onibus.broker.entity import Entity
-from onibus.broker.receiving import Waiter, stop_waiting
 from onibus.bus import Bus
+from onibus.directory.entity import Entity, Waiter
+from onibus.gateway.receiving import stop_waiting
 from onibus.protocols.http.messages import Request, Respond
+from onibus.protocols.sqs.large_bodies import Body
 from onibus.protocols.sqs.queues import Queues
 from onibus.security.rights import NOBODY, Granted, Right
 from onibus.shard.replies import Reply
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from onibus.protocols.sqs.app import SqsApp
 
 
-class Call(msgspec.Struct, eq=False):
+class SqsCall(msgspec.Struct, eq=False):
     """One request."""
 
     app: SqsApp
@@ -36,6 +38,8 @@ class Call(msgspec.Struct, eq=False):
     action: str = ""
     #: additional response headers
     headers: tuple[tuple[str, str], ...] = ()
+    #: large bodies: the result has marks in their places
+    bodies: list[Body] = []
 
     def url(self, entity: Entity) -> str:
         return self.queues.url(entity, self.request)
@@ -68,21 +72,20 @@ class Call(msgspec.Struct, eq=False):
         """
         bus = self.bus
         bus.check_alive()
-        reply = Answer(self, make, refused)
+        reply = SqsResponse(self, make, refused)
         try:
             waiter = command(reply)
         except Exception as error:
             reply.set_exception(error)
             return
-        bus.arm()
         if waiter is not None:
             self.request.hurry = lambda: stop_waiting(bus.broker, waiter)
 
 
-class Answer(msgspec.Struct, eq=False):
+class SqsResponse(msgspec.Struct, eq=False):
     """A reply of the broker that becomes an SQS response."""
 
-    call: Call
+    call: SqsCall
     make: Callable[[Any], Any]
     refused: Callable[[BaseException], BaseException | None] | None = None
     answered: bool = False
@@ -101,7 +104,10 @@ class Answer(msgspec.Struct, eq=False):
         except Exception as error:
             call.fail(error)
         else:
-            call.app.answer(call, made)
+            if isinstance(made, CoroutineType):
+                call.app.answer_later(call, made)
+            else:
+                call.app.answer(call, made)
 
     def set_exception(self, exception: BaseException) -> None:
         self.answered = True
@@ -115,9 +121,9 @@ class Answer(msgspec.Struct, eq=False):
 
 
 #: Responds through `call.ask` or `call.answer`, now or later.
-Fast = Callable[[Call, Any], None]
+Fast = Callable[[SqsCall, Any], None]
 #: Responds with what it returns.
-Slow = Callable[[Call, Any], Coroutine[Any, Any, Any]]
+Slow = Callable[[SqsCall, Any], Coroutine[Any, Any, Any]]
 
 #: A client with any right to a queue may read its name and attributes.
 ANY_RIGHT = (Right.SEND, Right.LISTEN, Right.MANAGE)

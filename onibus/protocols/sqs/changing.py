@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from onibus.broker.entity import Entity
 from onibus.bus import Bus
 from onibus.core.errors import EntityExists, EntityNotFound
 from onibus.core.settings import QueueSettings
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs.queues import settings_of
 
 #: A change takes as long as a store commit, so a concurrent one soon ends.
@@ -33,20 +33,21 @@ async def in_turn(do: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def change(bus: Bus, entity: Entity, make: Callable[[QueueSettings], dict[str, Any]]) -> None:
     """Change a queue's settings by what `make` makes of those it has just then."""
 
-    async def do() -> None:
-        entities = bus.broker.namespace.entities
-        if entities.get(entity.name) is not entity:
+    namespace = bus.broker.namespace
+
+    def changed(found: Entity) -> dict[str, Any]:
+        if found is not entity:
             # A queue recreated under that name has different settings.
             raise EntityNotFound(f"queue {entity.name} was deleted")
-        settings = settings_of(entity)
+        settings = settings_of(found)
         wanted = make(settings)
         target = settings.forward_dead_letters_to
-        if target is not None and target.lower() not in entities:
+        if target is not None and target.lower() not in namespace.entities:
             # Its dead-letter queue was deleted: letters wait in the queue itself.
             wanted = {"forward_dead_letters_to": None, **wanted}
-        await bus.change_queue(entity.name, **wanted)
+        return wanted
 
-    await in_turn(do)
+    await in_turn(lambda: bus.ask(lambda reply: namespace.change(entity.name, changed, reply)))
 
 
 async def change_texts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from onibus.broker.entity import Entity
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 

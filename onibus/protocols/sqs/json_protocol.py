@@ -61,6 +61,11 @@ def write(result: Any, request_id: str) -> Response:
     return Response(200, body, CONTENT_TYPE, ((REQUEST_ID, request_id),))
 
 
+def escaped(text: str) -> bytes:
+    """Return a string as it is written within a JSON string."""
+    return _encode(text)[1:-1]
+
+
 def write_error(error: SqsError, status: int, request_id: str) -> Response:
     """Return an error response: its type for current clients, its code for older ones."""
     kind = error.kind

@@ -223,13 +223,22 @@ class Shown:
 
 
 def shown(
-    received: ReceivedMessage, queue: Shown, wanted: Wanted, source_arn: str | None
+    received: ReceivedMessage,
+    queue: Shown,
+    wanted: Wanted,
+    source_arn: str | None,
+    body: tuple[str, str, bool] | None = None,
 ) -> MessageOut:
-    """Return a message as its receiver gets it."""
+    """Return a message as its receiver gets it.
+
+    `body` is what stands for its body, the body's digest, and whether it is in base64.
+    """
     message = received.message
     assert received.token is not None
     digest = queue.digests.find(queue.incarnation, received.sequence_number)
-    if digest is not None:
+    if body is not None:
+        text, digest, encoded = body
+    elif digest is not None:
         text, encoded = message.body.decode(), False
     else:
         data, text, encoded = body_of(message)

@@ -16,15 +16,16 @@ from base64 import b64decode, b64encode
 import msgspec
 from msgspec.structs import replace
 
-from onibus.broker.entity import QUEUE, Entity
-from onibus.broker.transferring import Transferred, ends, transfer
 from onibus.bus import Bus
 from onibus.core.errors import EntityNotFound, OnibusError
 from onibus.core.message import Message, ReceivedMessage
+from onibus.directory.entity import QUEUE, Entity
+from onibus.gateway.transferring import Transferred, ends, transfer
 from onibus.protocols.sqs.changing import change_texts
 from onibus.protocols.sqs.errors import QUEUE_DOES_NOT_EXIST
 from onibus.protocols.sqs.messages import DEAD_LETTER_PROPERTIES, SOURCE_PROPERTY, is_dead_letter
 from onibus.protocols.sqs.queues import settings_of
+from onibus.shard.runner import run
 
 _log = logging.getLogger("onibus.sqs")
 
@@ -161,7 +162,7 @@ class MoveTasks:
 
         broker = self._bus.broker
         result: Transferred = await self._bus.ask(
-            lambda reply: transfer(broker, entity, limit, below, target_of, _again, reply)
+            lambda reply: run(transfer(broker, entity, limit, below, target_of, _again), reply)
         )
         if result.refused is not None and not task.destination:
             return Transferred(result.moved, NO_SOURCE)

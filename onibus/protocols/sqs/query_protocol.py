@@ -289,6 +289,11 @@ def _element(name: str, value: Any, action: str) -> str:
     return f"<{name}>{_text(str(value))}</{name}>"
 
 
+def escaped(text: str) -> bytes:
+    """Return a string as it is written within an XML element."""
+    return _text(text).encode("utf-8", "replace")
+
+
 def _text(text: str) -> str:
     # One such character makes the whole response unreadable, so no client could receive the
     # message.

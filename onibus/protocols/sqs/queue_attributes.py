@@ -15,10 +15,11 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity import Entity
 from onibus.core import limits
+from onibus.core.commands import Measure
 from onibus.core.lifecycle import State
 from onibus.core.settings import QueueSettings
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.profile import Profile
@@ -334,15 +335,11 @@ def visible_count(queues: Queues, entity: Entity) -> int:
 def _counts(queues: Queues, entity: Entity) -> dict[str, str]:
     visible = hidden = delayed = 0
     broker = queues.bus.broker
-    for seat in entity.seats:
-        if seat.partition is None:
-            continue
-        broker.advance(seat, broker.clock.now())
-        part = entity.part_of(seat.online())
-        counts = part.counts
-        hidden += counts[State.LOCKED]
-        delayed += counts[State.DELAYED] + counts[State.SCHEDULED]
-        visible += part.active_count() - counts[State.LOCKED] - counts[State.DELAYED]
+    for partition in entity.online_partitions():
+        measured = broker.use(entity, partition, Measure(entity.number))
+        hidden += measured.count([State.LOCKED])
+        delayed += measured.count([State.DELAYED, State.SCHEDULED])
+        visible += measured.available
     return {
         "ApproximateNumberOfMessages": str(visible),
         "ApproximateNumberOfMessagesNotVisible": str(hidden),

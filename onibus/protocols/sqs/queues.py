@@ -12,9 +12,9 @@ import re
 from functools import lru_cache
 from urllib.parse import quote, unquote
 
-from onibus.broker.entity import QUEUE, Entity
 from onibus.bus import Bus
 from onibus.core.settings import QueueSettings
+from onibus.directory.entity import QUEUE, Entity
 from onibus.protocols.http.messages import Request
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.errors import SqsError

@@ -35,7 +35,9 @@ class SqsConnections(Connections):
         account: str = ACCOUNT,
         origins: Origins | None = None,
     ) -> None:
-        self._app = SqsApp(bus, keys, profile=profile, account=account, origins=origins)
+        self._app = SqsApp(
+            bus, keys, profile=profile, account=account, origins=origins, limits=limits
+        )
         traffic = Traffic()
         traffic.routes = counted.routes
         bounded = replace(limits, body_bytes_max=min(limits.body_bytes_max, BODY_BYTES_MAX))

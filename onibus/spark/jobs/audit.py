@@ -25,7 +25,7 @@ from onibus.spark.audit_checks import EXAMPLES, Looked, Step
 from onibus.spark.audit_reading import LocalReading, Place, SparkReading, is_small
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TIMES, Lake
 from onibus.spark.lake_capture import uncovered
-from onibus.spark.lake_files import LakeFailed
+from onibus.spark.lake_files import LakeChanged
 from onibus.spark.lake_manifest import Progress
 from onibus.spark.lake_reporting import report_verdict
 from onibus.spark.lake_tables import log_of
@@ -62,6 +62,8 @@ class Verdict:
     outcomes: int
     #: by partition: the first and the last number that the verdict covers
     covered: Mapping[int, tuple[int, int]]
+    #: by partition: the first number that retention left, if it removed messages
+    kept_from: Mapping[int, int] = field(default_factory=dict)
     findings: tuple[Finding, ...]
     #: why the lake is not complete, as words
     incomplete: tuple[str, ...] = ()
@@ -111,12 +113,12 @@ def audit(
 
 def _verdict(job: _Audit, spark: Callable[[], SparkSession], missing: Sequence[str]) -> Verdict:
     """Read the files and check them."""
-    damaged = _finding("missing or damaged lists of files", job.damaged)
+    changed = _finding("tables that another program changed", job.changed)
     if not job.places:
-        return job.verdict([damaged], (*missing, "nothing to check: capture first"))
+        return job.verdict([changed], (*missing, "nothing to check: capture first"))
     rows = sum(max(one.row.rows, 0) for *_, one in job.places)
     reading = LocalReading() if is_small(job.places) else SparkReading(spark(), rows)
-    findings = [damaged, *job.check_files(reading), *job.check_rows(reading)]
+    findings = [changed, *job.check_files(reading), *job.check_rows(reading)]
     return job.verdict(findings, (*missing, *job.others(), *job.holes(), *job.lag()))
 
 
@@ -144,8 +146,10 @@ class _Audit:
         self.places: list[Place] = []
         #: the tables that have messages: in earlier lakes some are in that of errors only
         self._with_messages: tuple[str, ...] = (MESSAGES,)
-        #: manifests that cannot be read
-        self.damaged: list[str] = []
+        #: by partition: the first message that retention left, where it removed any
+        self._kept: dict[int, int] = {}
+        #: tables that another program changed
+        self.changed: list[str] = []
         self._looked: list[Looked] = []
 
     # --- what there is ----------------------------------------------------------------------------
@@ -155,22 +159,26 @@ class _Audit:
         # The tables of a queue share a folder, so each sentence appears once.
         missing: dict[str, None] = {}
         for table, lake in self._lakes.items():
+            lake.check_not_bare()
             try:
                 about = lake.about()
                 if about is not None and "identity" in about:
                     lake.manifest()
                 files = lake.files(table) if about is not None else []
-                lake.log(table).check_history()
-            except LakeFailed as error:
-                if str(error) not in self.damaged:
-                    self.damaged.append(str(error))
+                log = lake.log(table)
+                log.check_history()
+            except LakeChanged as error:
+                if str(error) not in self.changed:
+                    self.changed.append(str(error))
                 continue
             if about is None:
                 if table != ERRORS:
                     missing[f"{lake.store.address} has no rows of {lake.entity!r}"] = None
                 continue
-            if table == MESSAGES and lake.sets_aside():
-                self._with_messages = (MESSAGES, ERRORS)
+            if table == MESSAGES:
+                self._kept = log.starts()
+                if lake.sets_aside():
+                    self._with_messages = (MESSAGES, ERRORS)
             self.places += [(lake, table, one) for one in files]
             known = lake.manifest().tables if "identity" in about else _earlier(table, files)
             if table in known:
@@ -225,7 +233,9 @@ class _Audit:
         """Yield files with rows before the recorded start: the verdict does not cover them."""
         for _, table, one in self.places:
             progress, row = self._tables.get(MESSAGES if table == ERRORS else table), one.row
-            if progress is not None and row.first < progress.start[row.partition]:
+            # A file of errors may cover messages that retention removed, but not those only.
+            begins = row.last if table == ERRORS else row.first
+            if progress is not None and begins < progress.start[row.partition]:
                 yield f"{one.name} begins before the lake's recorded start"
 
     def _numbers(self, table: str, pairs: Sequence[tuple[Place, Looked]]) -> Iterator[Finding]:
@@ -378,6 +388,7 @@ class _Audit:
             messages=messages,
             outcomes=rows(OUTCOMES),
             covered=self.covered,
+            kept_from=self._kept,
             findings=tuple(findings),
             incomplete=tuple(incomplete),
             remarks=tuple(self._remarks()),
@@ -385,6 +396,11 @@ class _Audit:
 
     def _remarks(self) -> Iterator[str]:
         """Yield what limits the verdict."""
+        for partition, first in sorted(self._kept.items()):
+            yield (
+                f"retention removed the messages before {first} of partition {partition}: the "
+                "verdict covers those that the lake keeps"
+            )
         for table, progress in self._tables.items():
             for gap in progress.gaps:
                 yield (

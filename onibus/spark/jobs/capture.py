@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,10 +30,13 @@ from onibus.spark.decoding.formats import BodyFormat, body_format, decoder_of, j
 from onibus.spark.decoding.json_bodies import inferred
 from onibus.spark.decoding.values import Problem
 from onibus.spark.delta_schema import evolved, schema_string
+from onibus.spark.iceberg_catalog import check_tables
 from onibus.spark.jobs.queries import patiently
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
 from onibus.spark.lake_capture import Capturing, LakeCapture, Ranges, tables_of
 from onibus.spark.lake_columns import DECODED, ERROR_COLUMNS, is_current
+from onibus.spark.lake_iceberg import tables_of_lake
+from onibus.spark.lake_keeping import check_keep
 from onibus.spark.lake_manifest import FileRow
 from onibus.spark.lake_reserving import release
 from onibus.spark.lake_writer import WAIT_S, LakeWriter
@@ -80,6 +84,8 @@ class Captured:
     size_bytes: int = 0
     #: how many files were merged into larger ones
     merged: int = 0
+    #: how many rows were older than the lake keeps them, and were removed
+    removed: int = 0
     seconds: float = 0.0
     #: how many rows the log had beyond the lake when the last batch was planned
     behind: int = 0
@@ -97,6 +103,9 @@ def capture(
     schema: str | None = None,
     message_type: str | None = None,
     on_error: str = "rescue",
+    keep_ms: int | None = None,
+    table_format: str | None = None,
+    catalog: str | None = None,
     file_size: int = FILE_SIZE,
     accept_gap: bool = False,
     new_identity: bool = False,
@@ -116,6 +125,13 @@ def capture(
     file of a schema; without it the fields of JSON are inferred. `message_type` is the Protobuf
     message. What cannot be decoded is rescued, or `on_error` is suspend.
 
+    `keep_ms` is how long rows stay in the lake from now on: at least a day, 0 for all rows; None
+    for what the lake records.
+
+    `table_format` is delta, or iceberg for Iceberg tables of the same files as well, in the
+    `catalog` of that address or name: by default a SQLite file in the lake. None for what the lake
+    records.
+
     A lake has one writer: another waits `wait_s` and is then refused. Rows that the lake lacks and
     the log no longer has are a LogGap, which `accept_gap` records instead. `new_identity` makes a
     copied lake separate from its original.
@@ -130,6 +146,9 @@ def capture(
         where,
         body=body_format(body, schema, message_type),
         on_error=on_error,
+        keep_ms=keep_ms,
+        table_format=table_format,
+        catalog=catalog,
         interval_s=interval_s if continuous else None,
         outcomes=outcomes,
         file_size=file_size,
@@ -153,6 +172,9 @@ def capture_by(
     *,
     body: BodyFormat | None = None,
     on_error: str = "rescue",
+    keep_ms: int | None = None,
+    table_format: str | None = None,
+    catalog: str | None = None,
     interval_s: float | None = None,
     outcomes: bool = True,
     file_size: int = FILE_SIZE,
@@ -165,26 +187,40 @@ def capture_by(
 ) -> Captured:
     """Capture with whatever reads a batch and writes its files."""
     tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
-    with options.client() as client:
+    if keep_ms is not None:
+        check_keep(keep_ms)
+    check_tables(table_format, catalog)
+    with ExitStack() as opened:
+        client = opened.enter_context(options.client())
         # An entity that does not exist leaves no folder behind.
-        where.check_entity(client.log_positions(options.entity, log=tables[0]))
+        ends = client.log_positions(options.entity, log=tables[0])
+        if ends.entity != where.entity:
+            # A name in another case is the same entity, with one folder.
+            where = Lake(where.place, ends.entity)
+        where.check_entity(ends)
         if body is not None:
             _check_body(where, body)
         where.use_new_folder()
+        iceberg = tables_of_lake(where, table_format, catalog)
+        if iceberg is not None:
+            opened.enter_context(iceberg).check(new_identity)
         with LakeWriter(where, wait_s=wait_s, on_wait=on_wait) as writer:
             given = LakeCapture(
                 client, writer, tables, accept_gap=accept_gap, new_identity=new_identity
             )
-            given.prepare()
-            release(client, where.place, options.entity)
+            given.prepare(iceberg)
+            release(client, where.place, where.entity)
             if body is not None:
                 given.decode(body)
+            if keep_ms is not None:
+                given.keep(keep_ms)
             job = _Capture(given, options, run, on_progress, stopped)
             job.file_size, job.on_error = file_size, on_error
             for _ in _rounds(interval_s, stopped):
                 # The outcome of a message is captured after the message.
                 for table in tables:
                     job.catch_up(table)
+                job.tidy()
             for table in () if stopped() else tables:
                 job.compact(table)
             given.finish()
@@ -281,6 +317,11 @@ class _Capture:
         )
         self._on_progress(self.done)
 
+    def tidy(self) -> None:
+        """Remove rows that are too old, and old files."""
+        removed = self._lake.tidy()
+        self.done = replace(self.done, removed=self.done.removed + removed)
+
     def compact(self, table: str) -> None:
         """Merge small files."""
         merged = self._lake.compact(table, self.file_size)
@@ -321,14 +362,14 @@ def _run(
 
 
 def write_ranges(what: Capturing, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write the files of one task's range; on a worker."""
+    """Write the files of one task's ranges; on a worker."""
     given = list(batches)
     table = pa.Table.from_batches(given) if given else None
     yield from written(what, table).to_batches()
 
 
 def written(what: Capturing, rows: pa.Table | None) -> pa.Table:
-    """Write the files of one range; return what they have."""
+    """Write the files of ranges; return what they have."""
     lake = Lake(what.place, what.entity)
     # Check everything before writing anything.
     parts = [

@@ -42,6 +42,9 @@ def capture_round(
     lake: str,
     *,
     entities: Sequence[str] | None = None,
+    keep_ms: int | None = None,
+    table_format: str | None = None,
+    catalog: str | None = None,
     on_captured: Callable[[str, Captured], None] = lambda entity, done: None,
     on_failure: Callable[[str, Exception], None] = lambda entity, error: None,
     stopped: Callable[[], bool] = lambda: False,
@@ -49,7 +52,8 @@ def capture_round(
     """Capture all entities of a server, or those named, once; return how many had anything new.
 
     `spark` may be a function, which is called once there are rows to capture. `source` are the
-    options of the format onibus, without an entity.
+    options of the format onibus, without an entity. `keep_ms`, `table_format` and `catalog` are
+    those of `capture`.
     """
     from pyspark.errors import PySparkException
 
@@ -69,7 +73,7 @@ def capture_round(
                 if place.identity() is None:
                     # The captures before it take their time, and Spark takes its time to start.
                     reserve(client, lake, name)
-                if has_news(client, place, tables_of(name)):
+                if has_news(client, place, tables_of(name), keep_ms, table_format, catalog):
                     names.append(name)
             except EntityNotFound:
                 continue
@@ -79,7 +83,17 @@ def capture_round(
         if stopped():
             break
         try:
-            done = capture(spark, {**source, "entity": name}, lake, stopped=stopped, wait_s=0)
+            given = {**source, "entity": name}
+            done = capture(
+                spark,
+                given,
+                lake,
+                keep_ms=keep_ms,
+                table_format=table_format,
+                catalog=catalog,
+                stopped=stopped,
+                wait_s=0,
+            )
         except ConnectionError:
             # Java is gone, and with it everything that could be captured.
             raise

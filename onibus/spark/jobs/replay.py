@@ -26,6 +26,7 @@ from onibus.core.errors import (
 )
 from onibus.spark.lake import MESSAGES, Lake
 from onibus.spark.lake_columns import DECODED
+from onibus.spark.lake_reaching import address_of
 from onibus.spark.options import read_options, write_options
 from onibus.spark.property_maps import json_of
 from onibus.spark.shaping import by_partition, shape_of
@@ -166,7 +167,7 @@ class LakeSource:
         paths = lake.paths(MESSAGES)
         if not paths:
             raise InvalidOperation(
-                f"{self.lake!r} has no messages of {self.entity!r}: capture it first"
+                f"{address_of(self.lake)!r} has no messages of {self.entity!r}: capture it first"
             )
         return logged(self.spark.read.parquet(*paths))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from onibus.broker import receiving
+from onibus.gateway import receiving
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Decimal, Described, Symbol, Timestamp
@@ -18,7 +18,7 @@ from onibus.protocols.amqp.service_bus.client import TRANSFER_DESTINATION
 from onibus.protocols.amqp.service_bus.incoming import BATCH_FORMAT
 from onibus.protocols.amqp.service_bus.session_receiver import SESSION_FILTER
 from onibus.security.sas import make_token
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 from tests.amqp.fuzz.world import NOW_MS, World
 from tests.amqp.raw_client import attach, message, transfer
 from tests.fuzz.registry import TARGETS, write_corpus
@@ -144,7 +144,7 @@ def _request(operation: str, body: dict[str, bytes], value: bytes = b"", **more:
 def _token() -> bytes:
     """Return the token by which the first message is held that anybody receives."""
     world = World()
-    held = Outcome()
+    held = KeptReply()
     receiving.receive(world.broker, "q", 1, 0, held)
     world.settle()
     return bytes(held.value[0].token)

@@ -15,10 +15,10 @@ from itertools import count
 from types import SimpleNamespace
 
 from onibus import Bus, Message
-from onibus.broker.broker import Broker
-from onibus.broker.namespace import NAME
 from onibus.bus import OpeningBus
 from onibus.core.records import META, WriteBatch
+from onibus.directory.namespace import NAME
+from onibus.gateway.broker import Broker
 from onibus.protocols import tracking
 from onibus.protocols.amqp.service_bus import transactions
 from onibus.shard.writer import Done, Work
@@ -82,9 +82,6 @@ class World(Bus):
         """Let this world number transactions from now on: one is used at a time."""
         vars(transactions)["secrets"] = self._secrets
         vars(tracking)["tracked"] = lambda text, host, path: text
-
-    def arm(self) -> None:
-        """Time stands still: nothing comes due by itself."""
 
     @property
     def changes(self) -> int:

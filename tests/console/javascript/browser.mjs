@@ -13,9 +13,12 @@ export const URL = process.env.URL;
 const ARGUMENTS = [
   "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
   "--disable-background-networking", "--disable-component-update", "--disable-sync",
+  // A site whose owner points its name to this machine.
+  "--host-resolver-rules=MAP elsewhere.example 127.0.0.1",
 ];
-//: Errors that walks provoke: the page shows those of the server; a report runs and loads nothing.
-const EXPECTED = /Failed to load resource|net::ERR|(Blocked script execution in|Loading the image) '[^']*\/console\/reports\//;
+//: Errors that walks provoke: the page shows those of the server, a browser rejects other sites, and
+//: a report runs and loads nothing.
+const EXPECTED = /Failed to load resource|net::ERR|has been blocked by CORS policy|(Blocked script execution in|Loading the image) '[^']*\/console\/reports\//;
 
 /** Run a walk on a new page; any error of the page, and any dialog of a script, fails it. */
 export async function walk(steps, viewport = { width: 1280, height: 900 }) {
@@ -24,7 +27,7 @@ export async function walk(steps, viewport = { width: 1280, height: 900 }) {
   const wrong = [];
   // A second tab counts too.
   context.on("page", (page) => {
-    page.setDefaultTimeout(60_000);
+    page.setDefaultTimeout(180_000);
     page.on("pageerror", (error) => wrong.push(error.message));
     page.on("dialog", (dialog) => wrong.push(`a script opened a dialog: ${dialog.message()}`));
     page.on("console", (line) => {

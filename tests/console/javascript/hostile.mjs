@@ -12,6 +12,7 @@ async function shown(page, view) {
   assert.equal(planted, 0, view);
 }
 const cancel = async (page) => {
+  await dialog(page).waitFor();
   await page.keyboard.press("Escape");
   await closed(page);
 };
@@ -97,6 +98,44 @@ await walk(async (page) => {
   await page.goto(`${URL}/console/#/entity/${encodeURIComponent(MARKUP)}/messages/${encodeURIComponent(MARKUP)}`);
   await page.getByRole("heading", { name: /onerror/ }).waitFor();
   await shown(page, "the address");
+  // A message, a reason, a rule and a setting, all of them typed.
+  const short = MARKUP.slice(0, 100);
+  await open(page, "typed", "messages");
+  await button(page, "Send").click();
+  for (const name of ["body", "subject", "content_type", "correlation_id"]) await inDialog(page, name).fill(MARKUP);
+  for (const name of ["message_id", "session_id", "partition_key"]) await inDialog(page, name).fill(short);
+  await inDialog(page, "properties").fill(JSON.stringify({ [MARKUP]: MARKUP }));
+  await dialog(page).getByRole("button", { name: "Send", exact: true }).click();
+  await closed(page);
+  await messages(page).first().getByRole("button").click();
+  await page.getByLabel("Properties").getByRole("rowheader", { name: MARKUP }).waitFor();
+  await shown(page, "a typed message");
+  await page.getByText("Receive with a lock").click();
+  await button(page, "Receive the next message").click();
+  await page.getByRole("button", { name: /^Dead-letter message/ }).click();
+  for (const name of ["reason", "description"]) await inDialog(page, name).fill(MARKUP);
+  await dialog(page).getByRole("button", { name: "Dead-letter it" }).click();
+  await closed(page);
+  await page.getByRole("link", { name: "Dead-lettered (1)" }).click();
+  await page.getByRole("button", { name: MARKUP, exact: true }).click();
+  await messages(page).first().waitFor();
+  await shown(page, "a typed reason");
+  await open(page, "typed", "settings");
+  await button(page, "Change settings").click();
+  await dialog(page).getByText("More settings").click();
+  await inDialog(page, "user_metadata").fill(MARKUP);
+  await dialog(page).getByRole("button", { name: "Save" }).click();
+  await closed(page);
+  await page.getByRole("row", { name: /user_metadata .*onerror/ }).waitFor();
+  await shown(page, "a typed setting");
+  await open(page, "news/subscriptions/all", "settings");
+  await button(page, "Add rule").click();
+  await inDialog(page, "name").fill("<b>typed<b>");
+  await page.getByLabel("SQL filter").last().fill(`sys.Label = '${MARKUP.replaceAll("'", "''")}'`);
+  await dialog(page).getByRole("button", { name: "Add", exact: true }).click();
+  await closed(page);
+  await page.getByRole("rowheader", { name: "<b>typed<b>", exact: true }).waitFor();
+  await shown(page, "a typed rule");
   // Filters in an address that no form makes: the view stays usable, and the next one is read.
   for (const filter of ["null", '"x"', '{"start": "1 OR 1=1"}', '{"enqueued_from_ms": 1e30}', '{"enqueued_from_ms": "x"}']) {
     await page.goto(`${URL}/console/#/entity/hostile/messages/${encodeURIComponent(filter)}`);

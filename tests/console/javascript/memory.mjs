@@ -4,6 +4,9 @@ import { readFile } from "node:fs/promises";
 import { button, go, open, walk } from "./browser.mjs";
 
 const BIG = process.env.BIG;
+//: Pages of the list of entities, and of a list of messages.
+const ENTITY_PAGES = Number(process.env.ENTITY_PAGES);
+const MESSAGE_PAGES = 25;
 
 /** Return the memory of the process that shows the page, in bytes, and the largest so far. */
 async function sample(session, client, before) {
@@ -23,6 +26,7 @@ async function sample(session, client, before) {
 const has = (page, selector, text) =>
   page.waitForFunction(([one, begin]) => [...document.querySelectorAll(one)].some((found) => found.textContent.startsWith(begin)), [selector, text]);
 const press = (page, selector, place) => page.evaluate(([one, at]) => document.querySelectorAll(one)[at].click(), [selector, place]);
+const pressNamed = (page, text) => page.evaluate((name) => [...document.querySelectorAll("button")].find((one) => one.textContent === name).click(), text);
 
 await walk(async (page, context) => {
   const session = await context.browser().newBrowserCDPSession();
@@ -36,7 +40,7 @@ await walk(async (page, context) => {
   await go(page, "");
   await page.getByRole("link", { name: BIG, exact: true }).waitFor();
   await look();
-  for (let count = 0; count < 20; count += 1) {
+  for (let count = 0; count + 1 < ENTITY_PAGES; count += 1) {
     await button(page, "Next").click();
     await page.getByText(`${(count + 1) * 100 + 1} to`.replace(/^(\d)(\d{3})/, "$1,$2")).waitFor();
   }
@@ -48,10 +52,10 @@ await walk(async (page, context) => {
   await page.getByText("Messages per second").waitFor();
   await look();
   await open(page, BIG, "messages");
-  for (let count = 1; count <= 25; count += 1) {
+  for (let count = 1; count <= MESSAGE_PAGES; count += 1) {
     await has(page, ".bar > [role=status]", `${new Intl.NumberFormat("en-GB").format(count * 50)} found`);
     await has(page, ".bar > button:last-child", "Load more");
-    await press(page, "[role=status] + button", 0);
+    await pressNamed(page, "Load more");
     if (count % 5 === 0) await look();
   }
   for (let count = 0; count < 20; count += 1) {
@@ -59,10 +63,17 @@ await walk(async (page, context) => {
     await has(page, ".detail h3", "Life so far");
   }
   await look();
-  for (const tab of ["partitions", "readers", "settings", "dead-lettered"]) {
+  for (const tab of ["partitions", "readers", "settings"]) {
     await open(page, BIG, tab);
     await page.getByRole("heading", { level: 1, name: BIG }).waitFor();
     await look();
   }
+  await open(page, "sessions", "sessions");
+  await has(page, "tbody th", "s-");
+  await look();
+  await open(page, "dead", "dead-lettered");
+  await has(page, "tbody th", "timeout");
+  await has(page, ".bar > [role=status]", "50 found");
+  await look();
   console.log(JSON.stringify({ empty, largest }));
 });

@@ -27,7 +27,8 @@ await walk(async (page) => {
   await page.getByLabel("value", { exact: true }).getByText("hello", { exact: true }).waitFor();
 
   await open(page, "short-lived", "messages");
-  await button(page, "Follow").click();
+  const opened = page.waitForResponse((one) => one.url().endsWith("/tail"));
+  await Promise.all([opened, button(page, "Follow").click()]);
   await page.getByText("Messages appear here").waitFor();
   assert.equal((await fetch(`${URL}/v1/queues/short-lived`, { method: "DELETE" })).status, 204);
   await page.getByRole("alert").filter({ hasText: "the server ended the stream" }).waitFor();

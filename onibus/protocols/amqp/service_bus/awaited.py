@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from onibus.broker.broker import Broker
 from onibus.core.errors import Unknown
+from onibus.gateway.broker import Broker
 from onibus.protocols.amqp.connection import Connection
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 
-class Awaited(Outcome):
+class Awaited(KeptReply):
     """A response that a client waits for; pending until it is sent or released."""
 
     __slots__ = ("_connection",)
 
-    def __init__(self, connection: Connection, then: Callable[[Outcome], None]) -> None:
+    def __init__(self, connection: Connection, then: Callable[[KeptReply], None]) -> None:
         super().__init__(then)
         self._connection = connection
         connection.under_way += 1
@@ -35,7 +35,7 @@ class Awaited(Outcome):
             self._answered = True
             self._connection.under_way -= 1
 
-    def ask(self, command: Callable[[Outcome], object]) -> None:
+    def ask(self, command: Callable[[KeptReply], object]) -> None:
         """Give the broker a command; an error that it raises at once becomes the outcome."""
         try:
             command(self)
@@ -57,7 +57,7 @@ class Bounded(Awaited):
     def __init__(
         self,
         connection: Connection,
-        then: Callable[[Outcome], None],
+        then: Callable[[KeptReply], None],
         broker: Broker,
         timeout_ms: int,
     ) -> None:

@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from onibus.broker import sending
-from onibus.broker.broker import Broker
 from onibus.bus import Bus
 from onibus.core.errors import (
     EntityNotFound,
@@ -22,6 +20,8 @@ from onibus.core.errors import (
     Unauthorized,
 )
 from onibus.core.message import ReceivedMessage
+from onibus.directory import routing
+from onibus.gateway.broker import Broker
 from onibus.operation.peers import LOCAL, Peer
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
@@ -324,7 +324,7 @@ class Client:
     def _attach_sender(self, link: IncomingLink, place: Place) -> None:
         onward = (link.attach.properties or {}).get(TRANSFER_DESTINATION)
         if isinstance(onward, str):
-            sending.open_for_sends(self.broker, place.entity)
+            routing.open_for_sends(self.broker, place.entity)
             place = place_of(onward)
             self._grant_link(SENDER, place.path)
         if place.dead or place.management:
@@ -368,7 +368,6 @@ class Client:
         waiting, self._unread = self._unread, set()
         for node in waiting:
             node.fetch()
-        self.bus.arm()
 
     def stop_receiving(self) -> None:
         """Stop all deliveries: the server stops."""
@@ -386,10 +385,6 @@ class Client:
         self._links.pop(link, None)
 
     # The life of the connection
-
-    def burst_over(self) -> None:
-        """Handle the end of a burst of frames."""
-        self.bus.arm()
 
     def closed(self) -> None:
         """Roll back open transactions and drop all links: the connection has ended."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.broker import Broker
-from onibus.broker.transacting import Transaction
 from onibus.core.commands import HeldSession
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
+from onibus.gateway.broker import Broker
+from onibus.gateway.transacting import Transaction
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
 from onibus.protocols.amqp.service_bus.awaited import Awaited, Bounded
@@ -24,7 +24,7 @@ from onibus.protocols.amqp.service_bus.operations.operation import Operation, se
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.requests import AnsweringNode, Request
 from onibus.protocols.service_bus_profile import Profile
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -86,16 +86,16 @@ class ManagementNode(AnsweringNode):
     def ask(
         self,
         request: Request,
-        command: Callable[[Outcome], object],
+        command: Callable[[KeptReply], object],
         told: Callable[[Any], bytes] = lambda value: b"",
     ) -> None:
         """Give the broker a command, and respond with its result."""
 
-        def done(outcome: Outcome) -> None:
-            if outcome.error is not None:
-                self.fail(request, outcome.error)
+        def done(kept: KeptReply) -> None:
+            if kept.error is not None:
+                self.fail(request, kept.error)
             else:
-                self.say(request, 200, body=told(outcome.value))
+                self.say(request, 200, body=told(kept.value))
 
         self.awaited(request, done).ask(command)
 
@@ -109,7 +109,7 @@ class ManagementNode(AnsweringNode):
         )
         return found
 
-    def awaited(self, request: Request, then: Callable[[Outcome], None]) -> Awaited:
+    def awaited(self, request: Request, then: Callable[[KeptReply], None]) -> Awaited:
         """Return an outcome that the client waits for, as long as its request says."""
         wait_ms = request.properties.get(SERVER_TIMEOUT)
         if type(wait_ms) is not int or not 0 < wait_ms <= _TIMEOUT_MS_MAX:

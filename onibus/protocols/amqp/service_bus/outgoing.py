@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from onibus.broker.forwarding import DEAD_LETTER_SOURCE
 from onibus.core.limits import COUNTER_BITS_PARTITIONED, LAST_MOMENT_MS
 from onibus.core.message import Message, ReceivedMessage
+from onibus.gateway.forwarding import DEAD_LETTER_SOURCE
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.service_bus import sections

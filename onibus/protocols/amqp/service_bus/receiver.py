@@ -9,15 +9,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker import receiving
-from onibus.broker.receiving import Waiter
 from onibus.core.errors import OnibusError
 from onibus.core.message import ReceivedMessage
+from onibus.directory.entity import Waiter
+from onibus.gateway import receiving
 from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.settlement import Settling
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -109,16 +109,16 @@ class ReceiverNode:
         if limit > 0:
             self._asked = True
             try:
-                waiter = self.ask(limit, 0 if link.drain else FOREVER_MS, Outcome(self._told))
+                waiter = self.ask(limit, 0 if link.drain else FOREVER_MS, KeptReply(self._told))
             except OnibusError as error:
                 self._asked = False
                 self._end(error)
                 return
             self._waiter = waiter if self._asked else None
-        elif link.drain:
+        elif link.drain and not link.session.is_cutting:
             link.drained()
 
-    def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
+    def ask(self, limit: int, wait_ms: int, reply: KeptReply) -> Waiter | None:
         """Ask the broker for messages."""
         return receiving.receive(
             self.client.broker,
@@ -131,16 +131,16 @@ class ReceiverNode:
             bytes_max=TURN_BYTES_MAX,
         )
 
-    def _told(self, outcome: Outcome) -> None:
+    def _told(self, kept: KeptReply) -> None:
         """Handle the result of a receive."""
         self._asked = False
         self._waiter = None
         if self._stopping:
             self.link.session.connection.under_way -= 1
-        if outcome.error is not None:
-            self._end(outcome.error)
+        if kept.error is not None:
+            self._end(kept.error)
             return
-        messages: list[ReceivedMessage] = outcome.value
+        messages: list[ReceivedMessage] = kept.value
         link = self.link
         if not link.is_open:
             return
@@ -157,13 +157,12 @@ class ReceiverNode:
             # Other waiting receivers get their turn first.
             self._soon = True
             self.client.broker.call_soon(self._again)
-        elif link.drain:
+        elif link.drain and not link.session.is_cutting:
             link.drained()
 
     def _again(self) -> None:
         self._soon = False
         self.fetch()
-        self.client.bus.arm()
 
     def stop(self) -> None:
         """Request nothing more; a pending receive, which may delete messages, is still sent."""

@@ -141,7 +141,8 @@ class AnsweringNode:
 
     def flowed(self, link: OutgoingLink) -> None:
         self._send(link)
-        if link.drain and not (self._waiting[link] and link.credit > 0):
+        takes_more = self._waiting[link] and link.credit > 0
+        if link.drain and not takes_more and not link.session.is_cutting:
             link.drained()
 
     def _send(self, link: OutgoingLink) -> None:

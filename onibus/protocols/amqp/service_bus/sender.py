@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker import sending
 from onibus.core.errors import InvalidArgument, InvalidOperation, OnibusError
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import Message
+from onibus.directory import routing
+from onibus.gateway import sending
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.connection import State
 from onibus.protocols.amqp.decode import values_read
@@ -148,7 +149,7 @@ class SenderNode:
         self._client = client
         self._link = link
         link.on_run = self._received_run
-        found = sending.open_for_sends(client.broker, entity)
+        found = routing.open_for_sends(client.broker, entity)
         self._entity = found.name
         self._profile = client.profile
         self._settings = found.log_settings
@@ -253,7 +254,7 @@ class SenderNode:
     def admission(self) -> sending.Admission:
         """Return a new batch on its way into the entity."""
         broker = self._client.broker
-        return sending.Admission(broker, sending.open_for_sends(broker, self._entity))
+        return sending.Admission(broker, routing.open_for_sends(broker, self._entity))
 
     def send(self, batch: list[Message], admission: sending.Admission, stored: Stored) -> None:
         """Store a batch that was read."""

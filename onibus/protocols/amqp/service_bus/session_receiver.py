@@ -14,12 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from onibus.broker import receiving, settling
-from onibus.broker.entity import Entity
-from onibus.broker.receiving import Waiter
 from onibus.core.commands import Command, HeldSession, Query, ReleaseSession
 from onibus.core.errors import InvalidArgument, OnibusError, SessionLockLost
 from onibus.core.inspection import AcceptedSession, NonExclusive
+from onibus.directory.entity import Entity, Waiter
+from onibus.gateway import receiving, settling
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described
@@ -29,8 +28,8 @@ from onibus.protocols.amqp.service_bus.conditions import condition_of
 from onibus.protocols.amqp.service_bus.incoming import string_of
 from onibus.protocols.amqp.service_bus.places import Place
 from onibus.protocols.amqp.service_bus.receiver import TURN_BYTES_MAX, ReceiverNode
-from onibus.shard.replies import Outcome
-from onibus.shard.seat import Seat
+from onibus.shard.partition import ShardPartition
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -118,7 +117,7 @@ class SessionReceiverNode(ReceiverNode):
     def __init__(self, client: Client, link: OutgoingLink, place: Place) -> None:
         super().__init__(client, link, place)
         self._entity: Entity
-        self._seat: Seat
+        self._partition: ShardPartition
         self.accepted: AcceptedSession | None = None
         self._accepting: Waiter | None = None
         link.node = self
@@ -136,21 +135,21 @@ class SessionReceiverNode(ReceiverNode):
             wanted.session_id,
             self.link.session.connection.container_id,
             wait_ms,
-            Outcome(self._held),
+            KeptReply(self._held),
             wanted.sharing,
         )
 
-    def _held(self, outcome: Outcome) -> None:
+    def _held(self, kept: KeptReply) -> None:
         self._accepting = None
         link = self.link
-        if outcome.error is not None:
+        if kept.error is not None:
             if link.state is LinkState.PENDING:
                 link.node = None
                 self.client.forget(link)
-                condition, description, _ = condition_of(outcome.error, link)
+                condition, description, _ = condition_of(kept.error, link)
                 link.refuse(condition, description)
             return
-        self._entity, self._seat, self.accepted = outcome.value
+        self._entity, self._partition, self.accepted = kept.value
         assert self.accepted is not None
         if link.state is not LinkState.PENDING:
             self._give_back()
@@ -172,12 +171,12 @@ class SessionReceiverNode(ReceiverNode):
         """The number by which commands name the entity's messages."""
         return self._entity.number
 
-    def ask(self, limit: int, wait_ms: int, reply: Outcome) -> Waiter | None:
+    def ask(self, limit: int, wait_ms: int, reply: KeptReply) -> Waiter | None:
         assert self.accepted is not None
         return receiving.receive_session(
             self.client.broker,
             self._entity,
-            self._seat,
+            self._partition,
             self.held,
             limit,
             wait_ms,
@@ -194,13 +193,13 @@ class SessionReceiverNode(ReceiverNode):
         if self.accepted is not None:
             self._give_back()
 
-    def on_session(self, command: Command[Any], reply: Outcome) -> None:
+    def on_session(self, command: Command[Any], reply: KeptReply) -> None:
         """Do something to the session that is held."""
-        settling.on_session(self.client.broker, self._entity, self._seat, command, reply)
+        settling.on_session(self.client.broker, self._entity, self._partition, command, reply)
 
     def look(self, question: Query[T]) -> T:
         """Return something about the session that is held."""
-        return self.client.broker.use(self._entity, self._seat, question)
+        return self.client.broker.use(self._entity, self._partition, question)
 
     def _give_back(self) -> None:
         assert self.accepted is not None
@@ -210,7 +209,7 @@ class SessionReceiverNode(ReceiverNode):
         if self.client.broker.closed:
             return
         try:
-            self.on_session(ReleaseSession(self.number, self.held), Outcome())
+            self.on_session(ReleaseSession(self.number, self.held), KeptReply())
         except (SessionLockLost, OnibusError):
             # Its lock expired before, or its partition is down: nothing to release.
             return

@@ -16,9 +16,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from onibus.broker import settling
 from onibus.core.commands import COMPLETE, HeldSession, Settlement
 from onibus.core.errors import InvalidArgument, OnibusError
+from onibus.gateway import settling
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described
@@ -29,7 +29,7 @@ from onibus.protocols.amqp.service_bus.incoming import UNKNOWN, plain_value
 from onibus.protocols.amqp.service_bus.outgoing import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 from onibus.protocols.amqp.service_bus.sender import rejected
 from onibus.protocols.amqp.service_bus.transactions import is_transactional
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -40,6 +40,10 @@ _CODES = {
     "amqp:released:list": say.RELEASED,
     "amqp:modified:list": say.MODIFIED,
 }
+
+
+#: Deliveries of one disposition that are settled before others have their turn.
+SETTLED_A_SLICE = 2_000
 
 
 class Verdict(NamedTuple):
@@ -132,22 +136,29 @@ class Settling:
             return
         self._settle([(None if settled else one, token) for one, token in taken], verdict)
 
-    def _settle(self, chosen: list[tuple[int | None, bytes]], verdict: Verdict) -> None:
-        ids = [one for one, _ in chosen]
-        tokens = [token for _, token in chosen]
+    def _settle(
+        self, chosen: list[tuple[int | None, bytes]], verdict: Verdict, start: int = 0
+    ) -> None:
+        """Settle deliveries in slices, with the requests of others in between."""
+        some = chosen[start : start + SETTLED_A_SLICE]
+        if len(chosen) > start + SETTLED_A_SLICE:
+            following = start + SETTLED_A_SLICE
+            self._client.broker.call_soon(partial(self._settle, chosen, verdict, following))
+        ids = [one for one, _ in some]
+        tokens = [token for _, token in some]
         Awaited(self._client.connection, partial(self._settled, ids, verdict.echo)).ask(
             lambda reply: settling.settle_each(
                 self._client.broker, self._entity, tokens, verdict.settlement, reply, self.session
             )
         )
 
-    def _settled(self, ids: list[int | None], echo: bytes, outcome: Outcome) -> None:
+    def _settled(self, ids: list[int | None], echo: bytes, kept: KeptReply) -> None:
         """Confirm the settled deliveries, and reject the rest."""
         waiting = [one for one in ids if one is not None]
-        if outcome.error is not None:
-            self._confirm(waiting, echo, outcome.error)
+        if kept.error is not None:
+            self._confirm(waiting, echo, kept.error)
             return
-        results = dict(zip(ids, outcome.value, strict=True))
+        results = dict(zip(ids, kept.value, strict=True))
         self._confirm([one for one in waiting if results[one] is None], echo, None)
         for one in waiting:
             if results[one] is not None:

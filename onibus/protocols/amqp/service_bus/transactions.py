@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.broker import Broker
-from onibus.broker.transacting import Transaction
 from onibus.core.errors import OnibusError, QuotaExceeded, Refused
 from onibus.core.limits import TRANSACTION_COUNT_MAX
+from onibus.gateway.broker import Broker
+from onibus.gateway.transacting import Transaction
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described, decode
@@ -28,7 +28,7 @@ from onibus.protocols.amqp.link import Delivery, Link, OutgoingLink
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.awaited import Awaited
 from onibus.protocols.amqp.service_bus.conditions import condition_of
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.client import Client
@@ -163,8 +163,8 @@ class CoordinatorNode:
             delivery.settle(say.accepted())
             return
 
-        def done(outcome: Outcome) -> None:
-            error = outcome.error
+        def done(kept: KeptReply) -> None:
+            error = kept.error
             delivery.settle(say.accepted() if error is None else _refused(error, delivery.link))
 
         Awaited(delivery.link.session.connection, done).ask(transaction.commit)

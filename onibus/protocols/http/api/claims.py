@@ -14,25 +14,33 @@ from onibus.api.claims import (
     ReadClaim,
     ReleaseClaim,
 )
-from onibus.api.messages import Messages, messages_out
+from onibus.api.messages import Messages
 from onibus.api.wire import ARROW
+from onibus.gateway import claim_waiting
 from onibus.protocols.http.arrow import table_response
-from onibus.protocols.http.messages import Response
+from onibus.protocols.http.listing import messages_out
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 
-async def claim(call: Call) -> Claimed:
+def claim(call: Call) -> None:
+    """Claim messages, waiting for the first if none is active."""
     given: ClaimIn = call.decode(ClaimIn)
-    made = await call.bus.claim(
-        call.entity,
-        given.reader,
-        given.limit,
-        lease_ms=given.lease_ms,
-        max_bytes=given.max_bytes,
-        token=given.token,
+    call.ask(
+        lambda reply: claim_waiting.claim(
+            call.bus.broker,
+            call.entity,
+            given.reader,
+            given.limit,
+            given.lease_ms,
+            given.max_bytes,
+            reply,
+            given.token,
+            given.wait_ms,
+            given.incarnation,
+        ),
+        Claimed,
     )
-    return Claimed(made)
 
 
 async def hold(call: Call) -> ClaimReaderInfo:
@@ -52,7 +60,7 @@ async def list_claims(call: Call) -> Claims:
     return Claims(call.bus.claims(call.entity))
 
 
-async def read(call: Call) -> Messages | Response:
+async def read(call: Call) -> Any:
     given: ReadClaim = call.decode(ReadClaim)
     where = (call.entity, call.names["reader"], call.number("number"))
     chosen: dict[str, Any] = {"partition": given.partition, "incarnation": given.incarnation}
@@ -98,7 +106,14 @@ def _route(path: str, summary: str, handler: Any, **more: Any) -> Route:
 
 ROUTES = [
     _route("", "List claims.", list_claims, gives=Claims),
-    _route("", "Claim messages for a named reader.", claim, takes=ClaimIn, gives=Claimed),
+    _route(
+        "",
+        "Claim messages for a named reader, waiting for the first.",
+        None,
+        fast=claim,
+        takes=ClaimIn,
+        gives=Claimed,
+    ),
     _route(
         "/{reader}",
         "Assign a reader to one program, and show its progress.",

@@ -8,22 +8,26 @@ import msgspec
 
 from onibus.api.delivery import Move, ResubmittedOut
 from onibus.api.messages import (
+    BodyLimit,
     MessageOut,
     Number,
+    beginning,
     filter_of,
     message_out,
     plain_value,
     text_of,
 )
-from onibus.broker.settling import seat_of_number
+from onibus.api.wire import BYTES
 from onibus.core import commands
 from onibus.core.inspection import Event
 from onibus.core.message import ReceivedMessage
+from onibus.directory.routing import partition_of_number
 from onibus.protocols.amqp.decode import decode
 from onibus.protocols.amqp.errors import DecodeError
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.outgoing import write_message
 from onibus.protocols.http.api.tidying import resubmitted_out
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
@@ -44,6 +48,12 @@ _TITLES = {
     sections.VALUE: "value",
     sections.FOOTER: "footer",
 }
+#: A browser saves it, whatever it contains.
+_SAVED = (
+    ("content-disposition", "attachment"),
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+)
 _FIELDS = {sections.HEADER: _HEADER, sections.PROPERTIES: _PROPERTIES}
 
 
@@ -53,6 +63,8 @@ class Inspect(msgspec.Struct, forbid_unknown_fields=True):
     number: Number
     #: false leaves out the body and the sections
     whole: bool = True
+    #: bytes of the body and of each section; default: all. A list or map is never cut
+    body_limit: BodyLimit | None = None
 
 
 class SectionOut(msgspec.Struct):
@@ -77,25 +89,41 @@ async def inspect(call: Call) -> Inspected:
     call.app.refuse_crowds()
     broker = call.bus.broker
     entity = broker.find(call.entity)
-    entity.outlet_settings()
-    seat = seat_of_number(entity, given.number)
-    life = broker.use(entity, seat, commands.Inspect(entity.number, given.number))
+    partition = partition_of_number(entity, given.number)
+    life = broker.use(entity, partition, commands.Inspect(entity.number, given.number))
     if not given.whole:
         return Inspected(message_out(life.message, 0), [], life.events)
-    return Inspected(message_out(life.message), _sections(life.message), life.events)
+    shown = message_out(life.message, given.body_limit)
+    return Inspected(shown, _sections(life.message, given.body_limit), life.events)
 
 
-def _sections(received: ReceivedMessage) -> list[SectionOut]:
+async def body(call: Call) -> Response:
+    """Return the body of a message as it was sent, without locking it."""
+    call.app.refuse_crowds()
+    broker, number = call.bus.broker, call.number("number")
+    entity = broker.find(call.entity)
+    partition = partition_of_number(entity, number)
+    life = broker.use(entity, partition, commands.Inspect(entity.number, number))
+    return Response(200, life.message.message.body, BYTES, _SAVED)
+
+
+def _sections(received: ReceivedMessage, limit: int | None) -> list[SectionOut]:
     """Return the sections that an AMQP client would receive."""
     try:
         data = write_message(received)
-        return [_section(data, *one) for one in sections.split(data)]
+        return [_section(data, *one, limit) for one in sections.split(data)]
     except DecodeError as error:
         return [SectionOut("unreadable", str(error))]
 
 
-def _section(data: bytes, code: int, _: int, at: int, end: int) -> SectionOut:
+def _section(data: bytes, code: int, _: int, at: int, end: int, limit: int | None) -> SectionOut:
+    if limit is not None and end - at > limit and code != sections.DATA:
+        # Decoding a list of millions would delay other clients.
+        return SectionOut(_TITLES[code], f"{end - at} bytes: save the body to see them")
     value, _ = decode(data, at)
+    if code == sections.DATA and limit is not None and len(value) > limit:
+        text, binary = beginning(value, limit)
+        return SectionOut(_TITLES[code], {"binary": binary} if text is None else text)
     names = _FIELDS.get(code)
     if names is not None and isinstance(value, list):
         value = {name: one for name, one in zip(names, value, strict=False) if one is not None}
@@ -141,6 +169,15 @@ ROUTES = [
         handler=inspect,
         takes=Inspect,
         gives=Inspected,
+        tag="searching",
+    ),
+    Route(
+        method="GET",
+        path="/v1/entities/{entity}/messages/{number}/body",
+        summary="Return the body of one message as it was sent, without locking it.",
+        right=Right.LISTEN,
+        handler=body,
+        gives_bytes=True,
         tag="searching",
     ),
     Route(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from onibus.api.log import ReaderReport
-from onibus.broker import readers
-from onibus.broker.reading import find_reader
+from onibus.directory import readers
+from onibus.directory.readers import find_reader
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.problems import refusal
 from onibus.protocols.http.route import Call, Route

@@ -6,14 +6,17 @@ Arrow IPC stream, generated as it is sent; if it breaks off, it was incomplete.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
 
 from onibus.api.delivery import Counted
 from onibus.api.log import (
     LogPositions,
     LogRange,
+    LogRanges,
     MoveReader,
     OutcomeRange,
+    PlanRead,
     Reach,
     ReachFrom,
     ReaderIn,
@@ -22,17 +25,45 @@ from onibus.api.log import (
     Replay,
     TakeReader,
     WhichLog,
+    ranges_of,
 )
 from onibus.api.messages import filter_of
+from onibus.core.errors import InvalidArgument
+from onibus.gateway import read_planning
+from onibus.protocols.http.api.overview import described
 from onibus.protocols.http.arrow import stream_response
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 
 async def positions(call: Call) -> LogPositions:
     given: WhichLog = call.query(WhichLog)
     return call.bus.log_positions(call.entity, log=given.log, since_ms=given.since_ms)
+
+
+def plan_read(call: Call) -> None:
+    """Return how far a read of all partitions goes, waiting for its first row."""
+    given: PlanRead = call.decode(PlanRead)
+    call.ask(
+        lambda reply: read_planning.plan(
+            call.bus.broker,
+            call.entity,
+            given.positions,
+            reply,
+            log=given.log,
+            until=given.until,
+            limit=given.limit,
+            limit_bytes=given.limit_bytes,
+            since_ms=given.since_ms,
+            wait_ms=given.wait_ms,
+            incarnation=given.incarnation,
+        ),
+        lambda planned: planned,
+    )
 
 
 async def reach(call: Call) -> Reach:
@@ -58,6 +89,38 @@ async def read_messages(call: Call) -> Response:
         limit_bytes=given.limit_bytes,
     )
     return await stream_response(schema_of(columns), batches)
+
+
+async def read_messages_of_partitions(call: Call) -> Response:
+    from onibus.core.log_batch import schema_of
+
+    given: LogRanges = call.query(LogRanges)
+    columns = None if given.columns is None else given.columns.split(",")
+    ranges = [
+        call.bus.read_log(call.entity, *one, incarnation=given.incarnation, columns=columns)
+        for one in ranges_of(given.ranges)
+    ]
+    return await stream_response(schema_of(columns), _in_order(ranges))
+
+
+async def read_outcomes_of_partitions(call: Call) -> Response:
+    from onibus.core.log_batch import OUTCOME_SCHEMA
+
+    given: LogRanges = call.query(LogRanges)
+    if given.columns is not None:
+        raise InvalidArgument("outcomes have no choice of columns: omit columns")
+    ranges = [
+        call.bus.read_outcomes(call.entity, *one, incarnation=given.incarnation)
+        for one in ranges_of(given.ranges)
+    ]
+    return await stream_response(OUTCOME_SCHEMA, _in_order(ranges))
+
+
+async def _in_order(ranges: list[AsyncIterator[pa.RecordBatch]]) -> AsyncIterator[pa.RecordBatch]:
+    """Yield the rows of one range after the other."""
+    for batches in ranges:
+        async for batch in batches:
+            yield batch
 
 
 async def read_outcomes(call: Call) -> Response:
@@ -116,8 +179,12 @@ async def take_reader(call: Call) -> ReaderInfo:
     )
 
 
-async def list_readers(call: Call) -> Readers:
-    return Readers(call.bus.readers(call.entity))
+async def list_readers(call: Call) -> Response:
+    """List the readers of an entity in slices: clients may create any number of them."""
+    entity = call.bus.broker.find(call.entity)
+    every = [one for _, one in sorted(entity.readers.items())]
+    shown = await described(call.bus.broker, ((entity, one) for one in every))
+    return await call.encode(lambda infos: Readers(infos, len(infos)), shown)
 
 
 async def move_reader(call: Call) -> None:
@@ -151,6 +218,31 @@ ROUTES = [
         positions,
         query=WhichLog,
         gives=LogPositions,
+    ),
+    _route(
+        "POST",
+        "/log/plan",
+        "Return how far a read of all partitions goes, waiting for its first row.",
+        None,
+        fast=plan_read,
+        takes=PlanRead,
+        gives=LogPositions,
+    ),
+    _route(
+        "GET",
+        "/log/messages",
+        "Read rows of several partitions, one after the other, as Arrow.",
+        read_messages_of_partitions,
+        query=LogRanges,
+        gives_arrow=True,
+    ),
+    _route(
+        "GET",
+        "/log/outcomes",
+        "Read outcomes of several partitions, one after the other, as Arrow.",
+        read_outcomes_of_partitions,
+        query=LogRanges,
+        gives_arrow=True,
     ),
     _route(
         "GET",

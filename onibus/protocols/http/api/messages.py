@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from onibus.api.delivery import Batch, MessageNumbers, Schedule, SentBatchOut
 from onibus.api.messages import MessageIn, SentOut, message_of, sent_out
 from onibus.api.wire import ARROW
-from onibus.broker import sending
 from onibus.core.message import Message, Sent, SentBatch
+from onibus.directory import routing
+from onibus.gateway import sending
 from onibus.protocols.http.arrow import read_stream, table_response
 from onibus.protocols.http.messages import Response
-from onibus.protocols.http.route import Answer, Call, Route
+from onibus.protocols.http.route import Call, CallResponse, Route
 from onibus.protocols.http.tracing import TRACE_HEADER, put_trace
 from onibus.security.rights import Right
 from onibus.shard.replies import OfClient
@@ -40,7 +41,7 @@ def send(call: Call) -> None:
     bus = call.app.bus
     bus.check_alive()
     # Not through `ask`: the commit finds the next work itself.
-    sending.send_one(bus.broker, call.entity, message_of(given), Answer(call, _first))
+    sending.send_one(bus.broker, call.entity, message_of(given), CallResponse(call, _first))
 
 
 def _first(sent: list[Sent]) -> SentOut:
@@ -80,7 +81,7 @@ def _batch_out(sent: list[Sent]) -> SentBatchOut:
 
 async def _send_many(call: Call) -> Response:
     broker = call.bus.broker
-    admission = sending.Admission(broker, sending.open_for_sends(broker, call.entity))
+    admission = sending.Admission(broker, routing.open_for_sends(broker, call.entity))
 
     def admit() -> list[Message]:
         messages = read_batch(call)

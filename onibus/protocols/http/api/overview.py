@@ -8,25 +8,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import math
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from onibus.api.log import Readers, ReadersQuery
+from onibus.api.log import ReaderInfo, Readers, ReadersQuery
 from onibus.api.wire import NDJSON
-from onibus.broker.entity import Entity
-from onibus.broker.named_reader import NamedReader
-from onibus.broker.namespace import Namespace
-from onibus.broker.readers import describe
+from onibus.core.commands import ListGroups, Measure
 from onibus.core.errors import OnibusError
-from onibus.core.fair_queue import FairQueue
-from onibus.operation.figures import Figures, figures_of, oldest_ms
+from onibus.core.inspection import STATES
+from onibus.directory.entity import Entity
+from onibus.directory.named_reader import NamedReader
+from onibus.directory.namespace import Namespace
+from onibus.directory.readers import describe
+from onibus.operation.figures import Figures, KnownFigures
 from onibus.operation.health import readiness
 from onibus.operation.history import Points
 from onibus.operation.version import own_version
@@ -35,19 +37,28 @@ from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 from onibus.shard.shard import Shard
 
+if TYPE_CHECKING:
+    from onibus.gateway.broker import Broker
+
 #: Rows of one page, and rows that one client watches.
 ROWS_MAX = 200
 #: Message groups that one response lists.
 GROUPS_MAX = 1_000
 #: Entities looked at before other clients have their turn: about a millisecond.
 _SLICE = 200
+#: The same, if the oldest message of each is read.
+_SLICE_OF_READS = 20
+#: The same for named readers, which have a position in each partition, and for message groups.
+_READERS_A_SLICE, _GROUPS_A_SLICE = 50, 2_000
 #: Points of the small plot in a row: five minutes.
 _SPARK = 30
 #: Seconds between two looks at watched rows, and after which an unchanged stream shows life.
 _LOOK_SECONDS = 2.0
 _ALIVE_SECONDS = 20.0
 
-Sort = Literal["name", "active", "dead_lettered", "scheduled", "accepted", "gone", "duplicates"]
+Sort = Literal[
+    "name", "active", "dead_lettered", "scheduled", "accepted", "gone", "duplicates", "oldest"
+]
 
 
 class RightsOut(msgspec.Struct):
@@ -75,7 +86,7 @@ class OverviewQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kind: Literal["", "queue", "topic", "subscription"] = ""
     #: shows only entities with dead-lettered messages, or with an offline partition
     only: Literal["", "dead-lettered", "limited"] = ""
-    #: by name, or the largest figure first
+    #: by name, or the largest figure first, or the oldest waiting message first
     sort: Sort = "name"
     start: Annotated[int, Meta(ge=0)] = 0
     limit: Annotated[int, Meta(ge=1, le=ROWS_MAX)] = 100
@@ -151,7 +162,7 @@ def row_of(call: Call, entity: Entity, figures: Figures) -> OverviewRow:
         status=entity.settings.status,
         accepted_per_s=accepted,
         gone_per_s=gone,
-        oldest_ms=oldest_ms(call.bus.broker, entity) if figures.active else None,
+        oldest_ms=call.app.figures.oldest_ms(entity),
         depths=history.depths(entity, _SPARK),
         **msgspec.structs.asdict(figures),
     )
@@ -163,19 +174,22 @@ async def overview(call: Call) -> Overview:
     word = asked.search.lower()
     matching: list[tuple[Entity, Figures]] = []
     entities = list(call.bus.broker.namespace.entities.values())
+    known, by_age = call.app.figures, asked.sort == "oldest"
     for looked, entity in enumerate(entities, 1):
-        if looked % _SLICE == 0:
+        if looked % (_SLICE_OF_READS if by_age else _SLICE) == 0:
             await asyncio.sleep(0)
         if (asked.kind and entity.kind != asked.kind) or word not in entity.name.lower():
             continue
-        figures = figures_of(entity)
+        figures = known.of(entity)
         if asked.only == "dead-lettered" and not figures.dead_lettered:
             continue
         if asked.only == "limited" and not figures.offline:
             continue
         matching.append((entity, figures))
+        if by_age:
+            known.oldest_ms(entity)
     alarms = call.bus.broker.alarms
-    page = heapq.nsmallest(asked.start + asked.limit, matching, _order(asked.sort))
+    page = heapq.nsmallest(asked.start + asked.limit, matching, _order(asked.sort, known))
     return Overview(
         rows=[row_of(call, entity, figures) for entity, figures in page[asked.start :]],
         count=len(matching),
@@ -209,11 +223,13 @@ def _node(call: Call) -> NodeOut:
     )
 
 
-def _order(sort: str) -> Callable[[tuple[Entity, Figures]], Any]:
+def _order(sort: str, known: KnownFigures) -> Callable[[tuple[Entity, Figures]], Any]:
     """Return the key by which entities are sorted."""
     if sort == "name":
         # Subscriptions follow their topic.
         return lambda one: one[0].name.replace("/subscriptions/", "\0")
+    if sort == "oldest":
+        return lambda one: (known.oldest_ms(one[0]) or math.inf, one[0].name)
     return lambda one: (-getattr(one[1], sort), one[0].name)
 
 
@@ -277,7 +293,7 @@ async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> Asy
                     lines.append(msgspec.json.encode({"name": name, "deleted": True}))
                 shown[name] = None
                 continue
-            figures, rate = figures_of(entity), call.app.history.rates(entity)
+            figures, rate = call.app.figures.of(entity), call.app.history.rates(entity)
             if shown.get(name) != figures or rates.get(name) != rate:
                 shown[name], rates[name] = figures, rate
                 lines.append(msgspec.json.encode(row_of(call, entity, figures)))
@@ -294,26 +310,42 @@ async def history(call: Call) -> Points:
     return call.app.history.points(call.bus.broker.find(call.entity))
 
 
-async def readers(call: Call) -> Readers:
+async def readers(call: Call) -> Response:
     """Return the named readers of all entities, lakes among them: a page, described in slices."""
     asked: ReadersQuery = call.query(ReadersQuery)
     word = asked.search.lower()
     found: list[tuple[str, Entity, NamedReader]] = []
-    for looked, entity in enumerate(list(call.bus.broker.namespace.entities.values()), 1):
-        if looked % _SLICE == 0:
-            await asyncio.sleep(0)
-        for reader in entity.readers.values():
+    looked = 0
+    for entity in list(call.bus.broker.namespace.entities.values()):
+        for reader in [None, *entity.readers.values()]:
+            looked += 1
+            if looked % _SLICE == 0:
+                await asyncio.sleep(0)
+            if reader is None:
+                continue  # the entity itself
             address = reader.address or ""
             if reader.durable and word in f"{address}\n{entity.name}\n{reader.name}".lower():
                 found.append((address, entity, reader))
     found.sort(key=lambda one: (one[0], one[1].name, one[2].name))
     end = None if asked.limit is None else asked.start + asked.limit
-    described = []
-    for looked, (_, entity, reader) in enumerate(found[asked.start : end], 1):
-        if looked % _SLICE == 0:
+    page = ((entity, reader) for _, entity, reader in found[asked.start : end])
+    shown = await described(call.bus.broker, page)
+    return await call.encode(lambda infos: Readers(infos, len(found)), shown)
+
+
+async def described(
+    broker: Broker, readers: Iterable[tuple[Entity, NamedReader]]
+) -> list[ReaderInfo]:
+    """Describe readers in slices, without those that are deleted by then."""
+    found = []
+    for looked, (entity, reader) in enumerate(readers, 1):
+        if looked % _READERS_A_SLICE == 0:
             await asyncio.sleep(0)
-        described.append(describe(entity, reader))
-    return Readers(described, len(found))
+        if not reader.durable or broker.namespace.entities.get(entity.name) is not entity:
+            continue
+        if entity.readers.get(reader.name) is reader:
+            found.append(describe(entity, reader))
+    return found
 
 
 class Summary(OverviewRow, kw_only=True):
@@ -327,7 +359,7 @@ class Summary(OverviewRow, kw_only=True):
 async def summary(call: Call) -> Summary:
     """Return the figures of an entity."""
     entity = call.bus.broker.find(call.entity)
-    row = row_of(call, entity, figures_of(entity))
+    row = row_of(call, entity, call.app.figures.of(entity))
     settings = entity.settings
     return Summary(
         **msgspec.structs.asdict(row),
@@ -361,21 +393,32 @@ async def groups(call: Call) -> Groups:
     broker = call.bus.broker
     entity = broker.find(call.entity)
     found: dict[str, GroupOut] = {}
-    for seat in entity.seats:
-        partition = seat.partition
-        part = None if partition is None else partition.subscriptions.get(entity.number)
-        if part is None or not isinstance(part.ready, FairQueue):
-            continue
-        for name, count in part.ready.noise.in_flight.items():
-            found.setdefault(name, GroupOut(name, 0, False, 0)).in_flight += count
-        for name, (_, passed) in part.ready.noisy(broker.clock.now()).items():
-            group = found.setdefault(name, GroupOut(name, 0, True, 0))
-            group.noisy = True
-            group.passed += passed
-    first = heapq.nsmallest(
-        GROUPS_MAX, found.values(), lambda one: (not one.noisy, -one.in_flight, one.group)
-    )
+    for partition in entity.online_partitions():
+        start: int | None = 0
+        while start is not None:
+            some = partition.store.look(
+                partition, ListGroups(entity.number, start, _GROUPS_A_SLICE)
+            )
+            start = some.next
+            for name, group in some.groups.items():
+                out = found.setdefault(name, GroupOut(name, 0, False, 0))
+                out.in_flight += group.in_flight
+                out.noisy |= group.is_noisy
+                out.passed += group.passed
+            await asyncio.sleep(0)
+    every = list(found.values())
+    first: list[GroupOut] = []
+    for begin in range(0, len(every), _GROUPS_A_SLICE):
+        first = _first_groups([*first, *every[begin : begin + _GROUPS_A_SLICE]])
+        await asyncio.sleep(0)
     return Groups(first, len(found))
+
+
+def _first_groups(groups: list[GroupOut]) -> list[GroupOut]:
+    """Return the noisy groups, then those with most messages in flight, up to a limit."""
+    return heapq.nsmallest(
+        GROUPS_MAX, groups, lambda one: (not one.noisy, -one.in_flight, one.group)
+    )
 
 
 class PartitionOut(msgspec.Struct, kw_only=True):
@@ -405,19 +448,21 @@ async def partitions(call: Call) -> Partitions:
     entity = call.bus.broker.find(call.entity)
     owner = _node_name()
     found = []
-    for seat in entity.seats:
-        partition = seat.partition
-        part = None if partition is None else partition.subscriptions.get(entity.number)
+    for partition in entity.partitions:
         out = PartitionOut(
-            index=seat.index, store=seat.store.name, owner=owner, is_online=part is not None
+            index=partition.index,
+            store=partition.store.name,
+            owner=owner,
+            is_online=partition.is_online,
         )
-        if partition is None or part is None:
-            out.error = seat.offline
+        if partition.is_online:
+            measured = partition.store.look(partition, Measure(entity.number))
+            out.active = measured.active
+            out.dead_lettered = measured.count(STATES["dead-lettered"])
+            out.size_bytes = measured.size_bytes
+            out.recorded_ids = measured.recorded_ids
         else:
-            out.active = part.active_count()
-            out.dead_lettered = part.dead.count
-            out.size_bytes = partition.log.live_bytes
-            out.recorded_ids = partition.ids.count
+            out.error = partition.offline
         found.append(out)
     return Partitions(found)
 

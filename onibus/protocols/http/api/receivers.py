@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 import msgspec
 
-from onibus.broker.entity import Entity
-from onibus.core.block import NEVER
+from onibus.core.commands import ListHolds
+from onibus.directory.entity import Entity
 from onibus.protocols.amqp.serving import AmqpProtocol
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
 #: Links, and locks, that one response lists.
 LISTED_MAX = 500
-#: Connections looked at before other clients have their turn.
-_SLICE = 500
+#: Connections looked at before other clients have their turn; messages of locks, and 10 per lock.
+_SLICE, _LOOKS_A_SLICE = 500, 20_000
 
 
 class LinkOut(msgspec.Struct):
@@ -73,27 +73,32 @@ async def receivers(call: Call) -> Receivers:
             await asyncio.sleep(0)
         if isinstance(connection, AmqpProtocol):
             links += (LinkOut(*one) for one in connection.receivers(entity.name))
-    locks = list(_locks(entity))
-    most = heapq.nsmallest(LISTED_MAX, locks, lambda one: (-one.count, one.received_ms or 0))
+    most: list[LockOut] = []
+    count = 0
+    for some in _locks(entity):
+        most = _largest([*most, *some])
+        count += len(some)
+        await asyncio.sleep(0)
     links.sort(key=lambda one: (one.address, one.link))
-    return Receivers(len(entity.waiters), links[:LISTED_MAX], len(links), most, len(locks))
+    return Receivers(len(entity.waiters), links[:LISTED_MAX], len(links), most, count)
 
 
-def _locks(entity: Entity) -> Iterator[LockOut]:
-    for seat in entity.seats:
-        partition = seat.partition
-        part = None if partition is None else partition.subscriptions.get(entity.number)
-        if partition is None or part is None:
-            continue
-        shown = partition.offsets.shown
-        for hold in part.holds.values():
-            if not hold.ordinals:
-                continue
-            out = LockOut(len(hold.ordinals), seat.index, session_id=hold.session, owner=hold.owner)
-            if hold.until != NEVER:
-                out.received_ms = shown(hold.received)
-                out.until_ms = shown(max(hold.ordinals.values()))
-            yield out
+def _largest(locks: list[LockOut]) -> list[LockOut]:
+    """Return the locks that hold most messages, as many as a response lists."""
+    return heapq.nsmallest(LISTED_MAX, locks, lambda one: (-one.count, one.received_ms or 0))
+
+
+def _locks(entity: Entity) -> Iterator[list[LockOut]]:
+    """Yield the locks of each partition in slices."""
+    for partition in entity.online_partitions():
+        start: int | None = 0
+        while start is not None:
+            some = partition.store.look(partition, ListHolds(entity.number, start, _LOOKS_A_SLICE))
+            start = some.next
+            yield [
+                LockOut(partition=partition.index, **msgspec.structs.asdict(held))
+                for held in some.held
+            ]
 
 
 ROUTES = [

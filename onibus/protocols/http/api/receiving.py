@@ -19,12 +19,11 @@ from onibus.api.delivery import (
 )
 from onibus.api.messages import (
     Messages,
-    message_out,
-    messages_out,
     token_of,
 )
-from onibus.broker import receiving, settling
 from onibus.core.message import ReceivedMessage
+from onibus.gateway import receiving, settling
+from onibus.protocols.http.listing import messages_out
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 
@@ -69,8 +68,8 @@ def receive_fifo(call: Call) -> None:
     given: ReceiveFifo = call.decode(ReceiveFifo)
     attempt_id = uuid4().hex if given.attempt_id is None else given.attempt_id
 
-    def told(received: list[ReceivedMessage]) -> FifoMessages:
-        return FifoMessages([message_out(one) for one in received], attempt_id)
+    def told(received: list[ReceivedMessage]) -> Any:
+        return messages_out(received, lambda messages: FifoMessages(messages, attempt_id))
 
     call.ask(
         lambda reply: receiving.receive_fifo(

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import msgspec
-
-from onibus.api.messages import filter_of, message_out
+from onibus.api.messages import filter_of
 from onibus.api.searching import Reason, ReasonsOut, Search, SearchOut, TailIn
 from onibus.api.wire import NDJSON
-from onibus.broker import searching
 from onibus.core.errors import OnibusError
+from onibus.gateway import searching
+from onibus.protocols.http.listing import message_pieces, messages_out
 from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
@@ -35,7 +34,7 @@ async def in_slices(steps: Iterator[T | None]) -> T:
     raise AssertionError("the last step yields the result")
 
 
-async def search(call: Call) -> SearchOut:
+async def search(call: Call) -> Any:
     """Look at a limited number of messages."""
     given: Search = call.decode(Search)
     call.app.refuse_crowds()
@@ -50,8 +49,11 @@ async def search(call: Call) -> SearchOut:
             given.dead_letters,
         )
     )
-    messages = [message_out(one, given.body_limit) for one in found.messages]
-    return SearchOut(messages, found.next, found.looked)
+    return messages_out(
+        found.messages,
+        lambda messages: SearchOut(messages, found.next, found.looked),
+        body_limit=given.body_limit,
+    )
 
 
 async def reasons(call: Call) -> ReasonsOut:
@@ -91,8 +93,12 @@ async def _arrivals(
         silent = 0 if found else silent + 1
         if found or silent * _LOOK_SECONDS >= _ALIVE_SECONDS:
             silent = 0
-            lines = [msgspec.json.encode(message_out(one, body_limit)) for one in found]
-            yield b"\n".join([*lines, b""]) or b"\n"
+            for one in found:
+                for piece in message_pieces(one, body_limit):
+                    yield piece
+                yield b"\n"
+            if not found:
+                yield b"\n"
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
 

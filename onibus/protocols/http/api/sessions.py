@@ -7,13 +7,13 @@ its id. Messages of a session are settled like any other.
 from __future__ import annotations
 
 from base64 import b64encode
+from operator import attrgetter
 from typing import Any
 
 from onibus.api.delivery import LockedUntil
 from onibus.api.messages import (
     Messages,
     bytes_of,
-    messages_out,
     text_of,
     token_of,
 )
@@ -29,11 +29,13 @@ from onibus.api.sessions import (
     SessionState,
     SetSessionState,
 )
-from onibus.broker import receiving, searching, settling
-from onibus.broker.settling import seat_of_token
 from onibus.core.commands import HeldSession
 from onibus.core.inspection import AcceptedSession, SessionInfo
+from onibus.directory.routing import partition_of_token
+from onibus.gateway import receiving, searching, settling
 from onibus.protocols.http.api.searching import in_slices
+from onibus.protocols.http.listing import messages_out
+from onibus.protocols.http.messages import Response
 from onibus.protocols.http.route import Call, Route
 from onibus.receiver import SessionReceiver
 from onibus.security.rights import Right
@@ -64,7 +66,7 @@ def receive(call: Call) -> None:
         lambda reply: receiving.receive_session(
             call.bus.broker,
             entity,
-            seat_of_token(entity, token),
+            partition_of_token(entity, token),
             HeldSession(given.session_id, token),
             given.limit,
             given.wait_ms,
@@ -110,14 +112,18 @@ async def close(call: Call) -> None:
     await _receiver(call, call.decode(SessionHeld)).close()
 
 
-async def list_sessions(call: Call) -> Sessions:
+async def list_sessions(call: Call) -> Response:
+    """List sessions in slices: an entity can have a million."""
     asked: SessionsQuery = call.query(SessionsQuery)
-    if asked.limit is None:
-        every = call.bus.sessions(call.entity)
-        return Sessions([_session_out(info) for info in every], len(every))
     steps = searching.list_sessions(call.bus.broker, call.entity, asked.search.lower(), asked.limit)
     found = await in_slices(steps)
-    return Sessions([_session_out(info) for info in found.sessions], found.count)
+
+    def listed(infos: list[SessionInfo]) -> Sessions:
+        if asked.limit is None:
+            infos = sorted(infos, key=attrgetter("session_id"))
+        return Sessions([_session_out(info) for info in infos], found.count)
+
+    return await call.encode(listed, found.sessions)
 
 
 def _receiver(call: Call, held: SessionHeld) -> SessionReceiver:
@@ -126,7 +132,7 @@ def _receiver(call: Call, held: SessionHeld) -> SessionReceiver:
     entity = call.bus.broker.find(call.entity)
     token = token_of(held.token)
     accepted = AcceptedSession(held.session_id, token, 0)
-    return SessionReceiver(call.bus, entity, seat_of_token(entity, token), accepted)
+    return SessionReceiver(call.bus, entity, partition_of_token(entity, token), accepted)
 
 
 def _session_out(info: SessionInfo) -> SessionOut:

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from onibus.api.delivery import Complete, DeadLetter, GiveBack, Held, LockedUntil
 from onibus.api.messages import rich_values, token_of
-from onibus.broker import settling
 from onibus.core.commands import COMPLETE, Settlement
+from onibus.gateway import settling
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 

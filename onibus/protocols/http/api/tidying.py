@@ -18,10 +18,11 @@ from onibus.api.delivery import (
     Resubmitted,
     ResubmittedOut,
 )
-from onibus.api.messages import Messages, filter_of, messages_out
-from onibus.broker.searching import count_purgeable
-from onibus.broker.settling import peek_in_slices
+from onibus.api.messages import Messages, filter_of
+from onibus.gateway.searching import count_purgeable
+from onibus.gateway.settling import peek_in_slices
 from onibus.protocols.http.api.searching import in_slices
+from onibus.protocols.http.listing import messages_out
 from onibus.protocols.http.route import Call, Route
 from onibus.security.rights import Right
 

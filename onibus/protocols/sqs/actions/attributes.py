@@ -9,7 +9,7 @@ from onibus.core.settings import QueueSettings
 from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive
 from onibus.protocols.sqs.actions.receiving import ARRIVAL_MS
-from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.call import ANY_RIGHT, Action, SqsCall
 from onibus.protocols.sqs.changing import change
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import queue_name, settings_of
@@ -17,7 +17,7 @@ from onibus.protocols.sqs.shapes import AttributesOut, GetAttributesIn, SetAttri
 from onibus.security.rights import Right
 
 
-async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
+async def get_attributes(call: SqsCall, given: GetAttributesIn) -> AttributesOut:
     """Return the attributes that the client requests."""
     entity = call.queues.by_url(given.queue_url)
     names = given.attribute_names or []
@@ -37,7 +37,7 @@ async def get_attributes(call: Call, given: GetAttributesIn) -> AttributesOut:
     return AttributesOut(attributes={one: found[one] for one in found if one in names})
 
 
-async def set_attributes(call: Call, given: SetAttributesIn) -> None:
+async def set_attributes(call: SqsCall, given: SetAttributesIn) -> None:
     """Change attributes of a queue."""
     entity = call.queues.by_url(given.queue_url)
     if given.attributes is None:

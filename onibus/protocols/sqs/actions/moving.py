@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onibus.broker.entity import Entity
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions.checking import check_between
 from onibus.protocols.sqs.actions.redrive import sources_of
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.messages import new_id
 from onibus.protocols.sqs.move_tasks import RUNNING, Task, handle_of, read_handle, tasks_of
@@ -47,7 +47,7 @@ def _read(given: CancelMoveIn) -> tuple[str, str]:
     return found
 
 
-async def start_task(call: Call, given: StartMoveIn) -> StartMoveOut:
+async def start_task(call: SqsCall, given: StartMoveIn) -> StartMoveOut:
     """Begin to move the messages of a dead-letter queue."""
     assert given.source_arn is not None
     source = call.queues.by_arn(given.source_arn, "SourceArn")
@@ -85,7 +85,7 @@ async def start_task(call: Call, given: StartMoveIn) -> StartMoveOut:
     return StartMoveOut(task_handle=handle_of(task.id, call.arn(source)))
 
 
-async def list_tasks(call: Call, given: ListMovesIn) -> ListMovesOut:
+async def list_tasks(call: SqsCall, given: ListMovesIn) -> ListMovesOut:
     """Return the last tasks of a queue."""
     assert given.source_arn is not None
     source = call.queues.by_arn(given.source_arn, "SourceArn")
@@ -98,7 +98,7 @@ async def list_tasks(call: Call, given: ListMovesIn) -> ListMovesOut:
     return ListMovesOut(results=[_told(call, source, one) for one in tasks[:count]])
 
 
-def _told(call: Call, source: Entity, task: Task) -> MoveTaskOut:
+def _told(call: SqsCall, source: Entity, task: Task) -> MoveTaskOut:
     arn = call.arn(source)
     out = MoveTaskOut(
         status=task.status,
@@ -118,7 +118,7 @@ def _told(call: Call, source: Entity, task: Task) -> MoveTaskOut:
     return out
 
 
-async def cancel_task(call: Call, given: CancelMoveIn) -> CancelMoveOut:
+async def cancel_task(call: SqsCall, given: CancelMoveIn) -> CancelMoveOut:
     """Stop a task; messages that it has moved stay moved."""
     task_id, arn = _read(given)
     source = call.queues.by_arn(arn, "SourceArn")

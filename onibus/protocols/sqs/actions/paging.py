@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
 
-from onibus.broker.entity import Entity
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions.checking import check_between
 from onibus.protocols.sqs.queues import queue_name

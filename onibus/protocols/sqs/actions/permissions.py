@@ -14,7 +14,7 @@ import msgspec
 
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.changing import change_texts
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.shapes import AddPermissionIn, RemovePermissionIn
@@ -78,7 +78,7 @@ def _labels(policy: dict[str, Any]) -> list[Any]:
     return [one.get("Sid") if isinstance(one, dict) else None for one in statements]
 
 
-async def add_permission(call: Call, given: AddPermissionIn) -> None:
+async def add_permission(call: SqsCall, given: AddPermissionIn) -> None:
     """Add a statement to the policy of a queue."""
     entity = call.queues.by_url(given.queue_url)
     label, accounts, actions = _check(given)
@@ -104,7 +104,7 @@ async def add_permission(call: Call, given: AddPermissionIn) -> None:
     await change_texts(call.bus, entity, add)
 
 
-async def remove_permission(call: Call, given: RemovePermissionIn) -> None:
+async def remove_permission(call: SqsCall, given: RemovePermissionIn) -> None:
     """Remove a statement from the policy of a queue."""
     entity = call.queues.by_url(given.queue_url)
     if not given.label:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from onibus.broker import settling
-from onibus.broker.entity import Entity
 from onibus.core.errors import EntityExists
 from onibus.core.inspection import Filter
+from onibus.directory.entity import Entity
+from onibus.gateway import settling
 from onibus.protocols.sqs import errors, queue_attributes
 from onibus.protocols.sqs.actions import naming, redrive, tags
 from onibus.protocols.sqs.actions.paging import paged
-from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.call import ANY_RIGHT, Action, SqsCall
 from onibus.protocols.sqs.changing import PAUSE_SECONDS, TRIES, in_turn
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import (
@@ -36,7 +36,7 @@ from onibus.security.rights import Right
 PURGE_MS = 60_000
 
 
-async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
+async def create_queue(call: SqsCall, given: CreateQueueIn) -> QueueUrlOut:
     """Create a queue; an existing queue with the same attributes is not an error."""
     attributes = queue_attributes.spelled(given.attributes)
     if attributes.get("FifoQueue") == "false":
@@ -64,7 +64,7 @@ async def create_queue(call: Call, given: CreateQueueIn) -> QueueUrlOut:
 
 
 async def _create(
-    call: Call, name: str, attributes: dict[str, str], tagged: dict[str, str], *, fifo: bool
+    call: SqsCall, name: str, attributes: dict[str, str], tagged: dict[str, str], *, fifo: bool
 ) -> None:
     given = queue_attributes.defaults(call.app.profile, fifo=fifo) | attributes
     given = queue_attributes.with_content_rule(given, call.app.profile)
@@ -77,7 +77,7 @@ async def _create(
     await call.bus.create_queue(entity_name(name), **settings)
 
 
-def _check_same(call: Call, entity: Entity, attributes: dict[str, str]) -> None:
+def _check_same(call: SqsCall, entity: Entity, attributes: dict[str, str]) -> None:
     """Reject a second creation of a queue with different attributes."""
     now = queue_attributes.of_queue(call.queues, entity, call.region)
     for name, value in attributes.items():
@@ -89,7 +89,7 @@ def _check_same(call: Call, entity: Entity, attributes: dict[str, str]) -> None:
             )
 
 
-async def get_queue_url(call: Call, given: GetQueueUrlIn) -> QueueUrlOut:
+async def get_queue_url(call: SqsCall, given: GetQueueUrlIn) -> QueueUrlOut:
     """Return the URL of a queue."""
     assert given.queue_name is not None
     if given.owner not in (None, call.queues.account):
@@ -97,7 +97,7 @@ async def get_queue_url(call: Call, given: GetQueueUrlIn) -> QueueUrlOut:
     return QueueUrlOut(queue_url=call.url(call.queues.by_name(given.queue_name)))
 
 
-async def list_queues(call: Call, given: ListQueuesIn) -> ListQueuesOut:
+async def list_queues(call: SqsCall, given: ListQueuesIn) -> ListQueuesOut:
     """Return the URLs of queues whose names begin with a prefix."""
     prefix = given.queue_name_prefix or ""
     names = [one for one in call.queues.all() if queue_name(one).startswith(prefix)]
@@ -105,13 +105,13 @@ async def list_queues(call: Call, given: ListQueuesIn) -> ListQueuesOut:
     return ListQueuesOut(queue_urls=[call.url(one) for one in page], next_token=token)
 
 
-async def delete_queue(call: Call, given: QueueIn) -> None:
+async def delete_queue(call: SqsCall, given: QueueIn) -> None:
     """Delete a queue with everything in it."""
     name = call.queues.by_url(given.queue_url).name
     await in_turn(lambda: call.bus.delete_queue(name))
 
 
-async def purge_queue(call: Call, given: QueueIn) -> None:
+async def purge_queue(call: SqsCall, given: QueueIn) -> None:
     """Delete all messages, also those that are in flight or delayed."""
     entity = call.queues.by_url(given.queue_url)
     now = call.bus.broker.clock.now()

@@ -6,16 +6,16 @@ import os
 from functools import partial
 from typing import Any
 
-from onibus.broker import receiving
-from onibus.broker.entity import Entity
-from onibus.broker.receiving import Waiter
 from onibus.core.errors import InvalidOperation, QuotaExceeded
 from onibus.core.message import ReceivedMessage
-from onibus.protocols.sqs import errors
+from onibus.directory.entity import Entity, Waiter
+from onibus.gateway import receiving
+from onibus.protocols.sqs import errors, large_bodies
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_id
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
+from onibus.protocols.sqs.large_bodies import PIECE_BYTES
 from onibus.protocols.sqs.messages import SOURCE_PROPERTY, Shown, Wanted, is_dead_letter, shown
 from onibus.protocols.sqs.queue_attributes import IN_FLIGHT_MAX, visibility_ms, wait_ms
 from onibus.protocols.sqs.queues import settings_of
@@ -43,7 +43,7 @@ ARRIVAL_MS = 1_000
 _NOTHING_MORE = Wanted((), ())
 
 
-def receive_message(call: Call, given: ReceiveIn) -> None:
+def receive_message(call: SqsCall, given: ReceiveIn) -> None:
     """Deliver messages, and hide them from other receivers for a while."""
     entity = call.queues.by_url(given.queue_url)
     settings = settings_of(entity)
@@ -86,7 +86,13 @@ def _wanted(given: ReceiveIn) -> Wanted:
 
 
 def _from_fifo(
-    call: Call, entity: Entity, limit: int, waiting: int, hidden: int, attempt_id: str, reply: Any
+    call: SqsCall,
+    entity: Entity,
+    limit: int,
+    waiting: int,
+    hidden: int,
+    attempt_id: str,
+    reply: Any,
 ) -> Waiter | None:
     return receiving.receive_fifo(
         call.bus.broker,
@@ -97,11 +103,12 @@ def _from_fifo(
         visibility_ms=hidden,
         attempt_id=attempt_id,
         held_max=IN_FLIGHT_MAX,
+        bytes_max=call.app.answer_bytes_max,
     )
 
 
 def _from_standard(
-    call: Call, entity: Entity, limit: int, waiting: int, hidden: int, reply: Any
+    call: SqsCall, entity: Entity, limit: int, waiting: int, hidden: int, reply: Any
 ) -> Waiter | None:
     return receiving.receive(
         call.bus.broker,
@@ -111,6 +118,7 @@ def _from_standard(
         reply,
         visibility_ms=hidden,
         held_max=IN_FLIGHT_MAX,
+        bytes_max=call.app.answer_bytes_max,
     )
 
 
@@ -132,11 +140,11 @@ def _spent(attempt_id: str, error: BaseException) -> BaseException:
     return error
 
 
-def _told(
-    call: Call, entity: Entity, wanted: Wanted, received: list[ReceivedMessage]
-) -> ReceiveOut:
+def _told(call: SqsCall, entity: Entity, wanted: Wanted, received: list[ReceivedMessage]) -> Any:
     fifo = settings_of(entity).fifo
     queue = Shown(entity.incarnation, call.queues.account, call.app.digests, fifo=fifo)
+    if sum([len(one.message.body) for one in received]) > PIECE_BYTES:
+        return _told_in_slices(call, queue, wanted, received)
     messages = []
     for one in received:
         source = _source(call, one) if one.message.properties else None
@@ -144,7 +152,20 @@ def _told(
     return ReceiveOut(messages=messages)
 
 
-def _source(call: Call, received: ReceivedMessage) -> str | None:
+async def _told_in_slices(
+    call: SqsCall, queue: Shown, wanted: Wanted, received: list[ReceivedMessage]
+) -> ReceiveOut:
+    """Return large messages, with marks for their bodies."""
+    call.bodies = [await large_bodies.read(one.message.body) for one in received]
+    messages = []
+    for one, body in zip(received, call.bodies, strict=True):
+        source = _source(call, one) if one.message.properties else None
+        about = (body.mark, body.digest, body.encoded)
+        messages.append(shown(one, queue, wanted, source, about))
+    return ReceiveOut(messages=messages)
+
+
+def _source(call: SqsCall, received: ReceivedMessage) -> str | None:
     """Return the ARN of the queue that dead-lettered a message."""
     if not is_dead_letter(received.message):
         return None

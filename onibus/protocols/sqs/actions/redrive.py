@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from onibus.broker.entity import Entity
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.paging import paged
-from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.call import ANY_RIGHT, Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queue_attributes import ENDLESS, kept
 from onibus.protocols.sqs.queues import entity_name, settings_of
@@ -26,7 +26,7 @@ RECEIVES_MAX = 1_000
 SOURCES_MAX = 10
 
 
-def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[str, Any]:
+def settings_of_policy(call: SqsCall, name: str, text: str, *, fifo: bool) -> dict[str, Any]:
     """Return what a redrive policy means for a queue; an empty one removes it."""
     if not text:
         return {"forward_dead_letters_to": None, "max_delivery_count": ENDLESS}
@@ -53,7 +53,7 @@ def settings_of_policy(call: Call, name: str, text: str, *, fifo: bool) -> dict[
     return {"forward_dead_letters_to": target.name, "max_delivery_count": int(count)}
 
 
-def _target(call: Call, arn: str) -> Entity | None:
+def _target(call: SqsCall, arn: str) -> Entity | None:
     """Return the queue of an ARN; the client needs Manage on a dead-letter queue, too."""
     name = call.queues.name_in_arn(arn)
     if name is None:
@@ -93,7 +93,7 @@ def check_allow_policy(text: str) -> None:
         )
 
 
-def _allows(call: Call, target: Entity, name: str) -> bool:
+def _allows(call: SqsCall, target: Entity, name: str) -> bool:
     text = kept(settings_of(target), "RedriveAllowPolicy")
     if text is None:
         return True
@@ -105,7 +105,7 @@ def _allows(call: Call, target: Entity, name: str) -> bool:
     return bool(policy["redrivePermission"] == "allowAll")
 
 
-def sources_of(call: Call, target: Entity) -> list[Entity]:
+def sources_of(call: SqsCall, target: Entity) -> list[Entity]:
     """Return the source queues of a dead-letter queue."""
     return [
         one
@@ -114,7 +114,7 @@ def sources_of(call: Call, target: Entity) -> list[Entity]:
     ]
 
 
-async def list_sources(call: Call, given: ListSourcesIn) -> ListSourcesOut:
+async def list_sources(call: SqsCall, given: ListSourcesIn) -> ListSourcesOut:
     """Return the source queues of a dead-letter queue."""
     found = sources_of(call, call.queues.by_url(given.queue_url))
     page, token = paged(found, given.max_results, given.next_token)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from onibus.broker import sending
-from onibus.broker.entity import Entity
 from onibus.core.message import Message, Sent
 from onibus.core.settings import QueueSettings
+from onibus.directory import routing
+from onibus.directory.entity import Entity
+from onibus.gateway import sending
 from onibus.protocols.sqs import errors, md5
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import (
@@ -18,7 +19,7 @@ from onibus.protocols.sqs.actions.checking import (
     failed,
     is_id,
 )
-from onibus.protocols.sqs.call import Action, Answer, Call
+from onibus.protocols.sqs.call import Action, SqsCall, SqsResponse
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.json_protocol import has_plain_texts
 from onibus.protocols.sqs.messages import (
@@ -195,7 +196,7 @@ def _trace(attributes: Attributes | None) -> str | None:
     return attributes[TRACE].string_value
 
 
-def _trace_of(call: Call) -> str | None:
+def _trace_of(call: SqsCall) -> str | None:
     """Return the trace header of a request, if a message can carry it."""
     traced = call.request.head.headers.get(_TRACE_HEADER)
     return traced if traced and carried(traced) is not None else None
@@ -218,7 +219,7 @@ def _check_complete(given: SendIn, settings: QueueSettings, profile: Profile) ->
     return None
 
 
-def send_message(call: Call, given: SendIn) -> None:
+def send_message(call: SqsCall, given: SendIn) -> None:
     """Store one message."""
     entity = call.queues.by_url(given.queue_url)
     settings, profile = settings_of(entity), call.queues.profile
@@ -233,16 +234,16 @@ def send_message(call: Call, given: SendIn) -> None:
         text = f"One or more parameters are invalid. Reason: {error.text}"
         raise SqsError(error.kind, text) from None
     delay_ms = _scheduled(call, entity, prepared) if prepared.delay_ms else prepared.delay_ms
-    reply = Answer(call, lambda sent: _told(call.app.digests, entity, prepared, sent[0]))
+    reply = SqsResponse(call, lambda sent: _told(call.app.digests, entity, prepared, sent[0]))
     bus = call.bus
     bus.check_alive()
-    sending.check_takes(entity)
+    routing.check_takes(entity)
     sending.send_one_to(bus.broker, entity, prepared.message, reply, delay_ms)
 
 
-def _scheduled(call: Call, entity: Entity, prepared: Ready) -> int | None:
+def _scheduled(call: SqsCall, entity: Entity, prepared: Ready) -> int | None:
     """Return a message's delay; over several partitions it is scheduled instead."""
-    if prepared.delay_ms and len(entity.seats) > 1:
+    if prepared.delay_ms and len(entity.partitions) > 1:
         due = call.bus.broker.clock.moment() + prepared.delay_ms
         prepared.message.scheduled_enqueue_time_ms = due
         return None
@@ -267,7 +268,7 @@ def _told(
     )
 
 
-def send_batch(call: Call, given: SendBatchIn) -> None:
+def send_batch(call: SqsCall, given: SendBatchIn) -> None:
     """Store up to ten messages, in their order; rejected ones do not stop the others."""
     entity = call.queues.by_url(given.queue_url)
     entries: Sequence[SendEntry] = check_entries(given.entries, _ENTRY)
@@ -309,13 +310,13 @@ def send_batch(call: Call, given: SendBatchIn) -> None:
 
 
 def _send_all(
-    call: Call, entity: Entity, good: list[tuple[SendEntry, Ready]], refused: list[FailedEntry]
+    call: SqsCall, entity: Entity, good: list[tuple[SendEntry, Ready]], refused: list[FailedEntry]
 ) -> None:
     messages = [prepared.message for _, prepared in good]
     delays: list[int | None] | None = None
     if [prepared.delay_ms for _, prepared in good].count(None) != len(good):
         delays = [_scheduled(call, entity, one) for _, one in good]
-        if len(entity.seats) > 1:
+        if len(entity.partitions) > 1:
             delays = None
 
     def told(sent: list[Sent]) -> SendBatchOut:
@@ -328,7 +329,7 @@ def _send_all(
 
     bus = call.bus
     bus.check_alive()
-    sending.send(bus.broker, entity.name, messages, Answer(call, told), delays)
+    sending.send(bus.broker, entity.name, messages, SqsResponse(call, told), delays)
 
 
 ACTIONS: dict[str, Action] = {

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from onibus.broker import settling
-from onibus.broker.entity import Entity
 from onibus.core.errors import (
     InvalidArgument,
     LockLost,
@@ -15,10 +13,12 @@ from onibus.core.errors import (
     OnibusError,
     UnknownToken,
 )
+from onibus.directory.entity import Entity
+from onibus.gateway import settling
 from onibus.protocols.sqs import errors, handles
 from onibus.protocols.sqs.actions import naming
 from onibus.protocols.sqs.actions.checking import check_between, check_entries, failed
-from onibus.protocols.sqs.call import Action, Call
+from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.shapes import (
     BatchOut,
@@ -38,7 +38,7 @@ _VISIBILITY = "ChangeMessageVisibilityBatchRequestEntry"
 Refused = Callable[[str | None, BaseException], BaseException | None]
 
 
-def delete_message(call: Call, given: HandleIn) -> None:
+def delete_message(call: SqsCall, given: HandleIn) -> None:
     """Delete a message."""
     entity = call.queues.by_url(given.queue_url)
     token = handles.decode(given.receipt_handle, entity)
@@ -53,7 +53,7 @@ def delete_message(call: Call, given: HandleIn) -> None:
     call.ask(lambda reply: settling.delete_each(call.bus.broker, entity.name, [token], reply), told)
 
 
-def _not_deleted(call: Call, handle: str | None, error: BaseException) -> BaseException | None:
+def _not_deleted(call: SqsCall, handle: str | None, error: BaseException) -> BaseException | None:
     if isinstance(error, UnknownToken):
         return handles.invalid(handle)
     if isinstance(error, LockLost):
@@ -63,7 +63,7 @@ def _not_deleted(call: Call, handle: str | None, error: BaseException) -> BaseEx
     return error
 
 
-def change_visibility(call: Call, given: VisibilityIn) -> None:
+def change_visibility(call: SqsCall, given: VisibilityIn) -> None:
     """Hide a message from now on for so long; 0 shows it."""
     entity = call.queues.by_url(given.queue_url)
     token = handles.decode(given.receipt_handle, entity)
@@ -80,7 +80,7 @@ def change_visibility(call: Call, given: VisibilityIn) -> None:
 
 
 def _change(
-    call: Call, entity: Entity, tokens: list[bytes], durations_ms: list[int], reply: Reply
+    call: SqsCall, entity: Entity, tokens: list[bytes], durations_ms: list[int], reply: Reply
 ) -> None:
     earlier = call.app.profile.accepts_earlier_handles
     settling.change_visibility(
@@ -115,7 +115,7 @@ def _not_changed(handle: str | None, error: BaseException) -> BaseException | No
     return error
 
 
-def delete_batch(call: Call, given: DeleteBatchIn) -> None:
+def delete_batch(call: SqsCall, given: DeleteBatchIn) -> None:
     """Delete up to ten messages, each separately."""
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(call, entity, check_entries(given.entries, _DELETE))
@@ -125,7 +125,7 @@ def delete_batch(call: Call, given: DeleteBatchIn) -> None:
     )
 
 
-def change_visibility_batch(call: Call, given: VisibilityBatchIn) -> None:
+def change_visibility_batch(call: SqsCall, given: VisibilityBatchIn) -> None:
     """Hide up to ten messages for longer, or show them, each separately."""
     entity = call.queues.by_url(given.queue_url)
     batch = _Batch(
@@ -144,7 +144,7 @@ class _Batch:
 
     def __init__(
         self,
-        call: Call,
+        call: SqsCall,
         entity: Entity,
         entries: Sequence[Any],
         check: Callable[[Any], object] | None = None,

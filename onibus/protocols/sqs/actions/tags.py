@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from onibus.broker.entity import Entity
+from onibus.directory.entity import Entity
 from onibus.protocols.sqs import errors
 from onibus.protocols.sqs.actions import naming
-from onibus.protocols.sqs.call import ANY_RIGHT, Action, Call
+from onibus.protocols.sqs.call import ANY_RIGHT, Action, SqsCall
 from onibus.protocols.sqs.changing import change_texts
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.queues import settings_of
@@ -53,7 +53,7 @@ def tags_of(entity: Entity) -> dict[str, str]:
 
 
 async def _change(
-    call: Call, entity: Entity, make: Callable[[dict[str, str]], dict[str, str]]
+    call: SqsCall, entity: Entity, make: Callable[[dict[str, str]], dict[str, str]]
 ) -> None:
     def changed(texts: dict[str, str]) -> dict[str, str]:
         keep(texts, check(make(tags_of(entity))))
@@ -62,7 +62,7 @@ async def _change(
     await change_texts(call.bus, entity, changed)
 
 
-async def tag_queue(call: Call, given: TagIn) -> None:
+async def tag_queue(call: SqsCall, given: TagIn) -> None:
     """Add tags, or change them."""
     entity = call.queues.by_url(given.queue_url)
     added = given.tags
@@ -71,7 +71,7 @@ async def tag_queue(call: Call, given: TagIn) -> None:
     await _change(call, entity, lambda tags: tags | added)
 
 
-async def untag_queue(call: Call, given: UntagIn) -> None:
+async def untag_queue(call: SqsCall, given: UntagIn) -> None:
     """Remove tags; those that are not there are no error."""
     entity = call.queues.by_url(given.queue_url)
     keys = given.tag_keys
@@ -84,7 +84,7 @@ async def untag_queue(call: Call, given: UntagIn) -> None:
     )
 
 
-async def list_tags(call: Call, given: QueueIn) -> TagsOut:
+async def list_tags(call: SqsCall, given: QueueIn) -> TagsOut:
     """Return all tags of a queue."""
     return TagsOut(tags=tags_of(call.queues.by_url(given.queue_url)))
 

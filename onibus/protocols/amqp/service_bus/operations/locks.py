@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker import settling
 from onibus.core.commands import COMPLETE, Settlement
 from onibus.core.errors import InvalidArgument
+from onibus.gateway import settling
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, tokens_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.protocols.amqp.service_bus.settlement import properties_of
 from onibus.security.rights import Right
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
@@ -33,15 +33,15 @@ def renew_locks(node: ManagementNode, request: Request) -> None:
 def _on_each(
     node: ManagementNode,
     request: Request,
-    command: Callable[[Outcome], None],
+    command: Callable[[KeptReply], None],
     told: Callable[[list[Any]], bytes],
 ) -> None:
     """Give the broker a command with a result per token; the first rejection fails the request."""
 
-    def done(outcome: Outcome) -> None:
-        results = [] if outcome.error is not None else outcome.value
+    def done(kept: KeptReply) -> None:
+        results = [] if kept.error is not None else kept.value
         rejected = [one for one in results if isinstance(one, BaseException)]
-        error = outcome.error or (rejected[0] if rejected else None)
+        error = kept.error or (rejected[0] if rejected else None)
         if error is not None:
             node.fail(request, error)
         else:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from onibus.broker import settling
 from onibus.core.inspection import Filter
 from onibus.core.limits import BATCH_COUNT_MAX
 from onibus.core.message import ReceivedMessage
+from onibus.gateway import settling
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus import sections
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, session_of
 from onibus.protocols.amqp.service_bus.requests import Request
 from onibus.security.rights import Right
-from onibus.shard.replies import Outcome
+from onibus.shard.replies import KeptReply
 
 if TYPE_CHECKING:
     from onibus.protocols.amqp.service_bus.management import ManagementNode
@@ -27,11 +27,11 @@ def peek(node: ManagementNode, request: Request) -> None:
     limit = min(max(request.argument("message-count", int), 1), BATCH_COUNT_MAX)
     wanted = Filter(session_id=session_of(request))
 
-    def found(outcome: Outcome) -> None:
-        if outcome.error is not None:
-            node.fail(request, outcome.error)
+    def found(kept: KeptReply) -> None:
+        if kept.error is not None:
+            node.fail(request, kept.error)
         else:
-            _show(node, request, outcome.value)
+            _show(node, request, kept.value)
 
     if node.place.transfer:
         _show(node, request, [])

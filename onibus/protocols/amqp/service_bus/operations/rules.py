@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from onibus.broker.entity_rules import by_name, topic_rules, without_rule
-from onibus.broker.namespace import ChangeRules
 from onibus.core.errors import InvalidArgument
 from onibus.core.rules.correlation import CorrelationFilter
 from onibus.core.rules.rule import FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
+from onibus.directory.entity_rules import by_name, topic_rules, without_rule
+from onibus.directory.namespace import ChangeRules
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import UNKNOWN, plain_value
 from onibus.protocols.amqp.service_bus.operations.operation import Operation

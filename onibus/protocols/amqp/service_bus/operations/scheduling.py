@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from onibus.broker import sending, settling
 from onibus.core.errors import InvalidArgument, MessageNotFound
 from onibus.core.message import Message, ReceivedMessage, Sent
+from onibus.directory import routing
+from onibus.gateway import sending, settling
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp.service_bus.incoming import read_message
 from onibus.protocols.amqp.service_bus.operations.operation import Operation, numbers_of
@@ -35,7 +36,7 @@ def schedule(node: ManagementNode, request: Request) -> None:
     entries = request.argument("messages", list)
     if not 0 < len(entries) <= SCHEDULED_MAX:
         raise InvalidArgument(f"messages must be a list of 1 to {SCHEDULED_MAX}")
-    settings = sending.open_for_sends(node.broker, node.place.entity).log_settings
+    settings = routing.open_for_sends(node.broker, node.place.entity).log_settings
     profile = node.profile
     check = partial(profile.check_message, settings=settings)
     messages = [_scheduled(entry, check) for entry in entries]

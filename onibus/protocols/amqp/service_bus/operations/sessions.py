@@ -69,14 +69,12 @@ def list_all(node: ManagementNode, request: Request) -> None:
     entity = node.broker.find(node.place.entity)
 
     names: list[str] = []
-    for seat in entity.seats:
-        if seat.partition is None:
-            continue
+    for partition in entity.online_partitions():
         if isinstance(since, int) and since < _ANY_TIME_MS:
             command = ListSessionStates(entity.number, since)
-            names.extend(node.broker.use(entity, seat, command))
+            names.extend(node.broker.use(entity, partition, command))
         else:
-            listed = node.broker.use(entity, seat, ListSessions(entity.number))
+            listed = node.broker.use(entity, partition, ListSessions(entity.number))
             names += [
                 info.session_id
                 for info in listed

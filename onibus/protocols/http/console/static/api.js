@@ -21,6 +21,15 @@ export class Problem extends Error {
 /** No response: the server is stopped, or the network is down. */
 export class Unreachable extends Error {}
 
+/** Other tabs of this browser have all the streams that it should open. */
+export class Crowded extends Error {}
+
+//: Streams of each kind in all tabs together. A browser opens at most six connections to a server:
+//: more streams would leave none for calls.
+const STREAMS = 2;
+//: A clock that differs by more milliseconds than this was changed.
+const CLOCK_CHANGE = 60_000;
+
 // Sequence numbers exceed 2^53: long integers become BigInt, all other tokens stay as they are.
 const NUMBERS = /-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?/g;
 const LONG = /^-?\d{16,}$/;
@@ -48,6 +57,8 @@ function eachPart(text, onString, onRest) {
 }
 
 export function parse(text) {
+  // Most texts have no long integer; their parts would be a second copy of them.
+  if (!/\d{16}/.test(text)) return JSON.parse(text);
   const mark = crypto.randomUUID();
   const parts = [];
   eachPart(text, (one) => parts.push(one), (rest) => {
@@ -108,11 +119,19 @@ export const onRejected = (callback) => {
   shared.rejected = callback;
 };
 
+/** Compare the clocks of server and browser; return whether they differ more than was known. */
+function learnClock(response, least = CLOCK_CHANGE) {
+  const stamp = Date.parse(response.headers.get("date"));
+  if (!(Math.abs(stamp - now()) > least)) return false;
+  shared.ahead = stamp - Date.now();
+  session.token = null;
+  return true;
+}
+
 export async function about() {
   const response = await reach("about.json", {});
-  const stamp = Date.parse(response.headers.get("date"));
   // The header has whole seconds, and took some time: a small difference says nothing.
-  if (Math.abs(stamp - Date.now()) > 3000) shared.ahead = stamp - Date.now();
+  learnClock(response, 3000);
   if (!response.ok) throw new Problem(response.status, await problemOf(response));
   const found = await response.json();
   session.login = found.login;
@@ -190,12 +209,21 @@ async function request(method, path, body, signal) {
   if (body !== undefined) headers["content-type"] = "application/json";
   const content = body === undefined ? undefined : encode(body);
   const changes = method !== "GET" && !LOOKS.test(path) && !body?.dry_run;
-  const response = await reach(path, { method, headers, signal, body: content }, changes);
+  const options = { method, headers, signal, body: content };
+  let response = await reach(path, options, changes);
+  if (learnClock(response) && response.status === 401 && signed) {
+    // The clock of the browser was changed: what it signed seemed to be expired.
+    headers.authorization = await token();
+    response = await reach(path, options, changes);
+  }
   if (response.ok) return response;
   const problem = new Problem(response.status, await problemOf(response));
   if (response.status === 401 && signed && path !== RIGHTS) shared.rejected(problem.message);
   throw problem;
 }
+
+/** Return bytes as a file: the browser keeps a large one outside of the page's memory. */
+export const file = async (path) => (await request("GET", path)).blob();
 
 async function call(method, path, body, signal) {
   const response = await request(method, path, body, signal);
@@ -212,8 +240,25 @@ export const remove = (path) => call("DELETE", path);
 export const at = (name, rest = "") => `/v1/entities/${encodeURIComponent(name)}${rest}`;
 export const admin = (kind, name) => `/v1/${kind}s/${encodeURIComponent(name)}`;
 
+/** Run something while this tab has one of the places for streams of a kind. */
+async function inPlace(kind, run) {
+  // Only loopback and TLS have locks.
+  if (!navigator.locks) return run();
+  for (let place = 0; place < STREAMS; place += 1) {
+    let taken = false;
+    await navigator.locks.request(`${kind} ${place}`, { ifAvailable: true }, (lock) => {
+      taken = lock !== null;
+      return taken ? run() : undefined;
+    });
+    if (taken) return undefined;
+  }
+  throw new Crowded("other tabs follow messages already: stop one of them");
+}
+
 /** Read a stream of JSON lines until it ends or the signal aborts it. */
-export async function stream(path, body, onLine, signal) {
+export const stream = (kind, path, body, onLine, signal) => inPlace(kind, () => read(path, body, onLine, signal));
+
+async function read(path, body, onLine, signal) {
   const response = await request("POST", path, body, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -79,7 +79,7 @@ function Figures({ name, info }) {
       <div><dt>Size</dt><dd>${bytes(info.size_bytes)}</dd></div>
       <div><dt>Availability</dt><dd>${info.availability}</dd></div>
     </dl>
-    <${Failure} text=${error} />
+    <${Failure} text=${error} wait=${!past} />
     ${past && past.times.length > 1
       ? html`<div class="charts">
           <${Chart} title="Messages by state" times=${past.times} series=${[["active", past.active, "--blue"], ["held", past.held, "--green"], ["dead-lettered", past.dead_lettered, "--red"], ["deferred", past.deferred, "--amber"], ["scheduled", past.scheduled, "--soft"]]} />
@@ -95,7 +95,7 @@ function Sessions({ name, groups }) {
   const query = new URLSearchParams({ limit: SESSIONS, search });
   const { value, error } = useLoaded((signal) => get(at(name, `/sessions?${query}`), signal), [name, search], 5);
   const word = groups ? "group" : "session";
-  return html`<${Failure} text=${error} />
+  return html`<${Failure} text=${error} wait=${!value} />
     <div class="bar"><input type="search" data-search placeholder=${`Search ${word}s`} aria-label=${`Search ${word}s`} onInput=${(event) => setSearch(event.target.value)} /></div>
     ${value && html`<${Table} label=${groups ? "Groups" : "Sessions"} columns=${[groups ? "Group" : "Session", ["Ready", "num"], ["Held", "num"], ["Oldest", "num"], "Holder", "Locked until"]} rows=${value.sessions.map((one) => html`<tr key=${one.session_id}>
       <th scope="row"><a href=${link(name, "messages", { session_id: one.session_id })}>${one.session_id || "(empty)"}</a></th><td class="num">${number(one.ready_count)}</td><td class="num">${number(one.held_count)}</td>
@@ -105,7 +105,7 @@ function Sessions({ name, groups }) {
 
 function Groups({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/groups"), signal), [name], 5);
-  return html`<${Failure} text=${error} />
+  return html`<${Failure} text=${error} wait=${!value} />
     ${value && html`<${Table} label="Groups" columns=${["Group", "State", ["In flight", "num"], ["Found waiting behind others", "num"]]} rows=${value.groups.map((one) => html`<tr key=${one.group}>
       <th scope="row">${one.group}</th><td class=${one.noisy ? "warn" : ""}>${one.noisy ? html`<${Sign} at="warn" />noisy` : "quiet"}</td>
       <td class="num">${number(one.in_flight)}</td><td class="num">${number(one.passed)}</td></tr>`)} />
@@ -114,7 +114,7 @@ function Groups({ name }) {
 
 function Partitions({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/partitions"), signal), [name], 5);
-  return html`<${Failure} text=${error} />
+  return html`<${Failure} text=${error} wait=${!value} />
     ${value && html`<${Table} label="Partitions" columns=${["Partition", "Store", "Owner", "State", ["Active", "num"], ["Dead-lettered", "num"], ["Size", "num"], ["Recorded ids", "num"]]} rows=${value.partitions.map((one) => html`<tr key=${one.index}>
       <th scope="row">${one.index}</th><td>${one.store}</td><td>${one.owner}</td><td class=${one.is_online ? "" : "bad"}>${one.is_online ? "online" : html`<${Sign} at="bad" />${one.error}`}</td>
       <td class="num">${number(one.active)}</td><td class="num">${number(one.dead_lettered)}</td><td class="num">${bytes(one.size_bytes)}</td><td class="num">${number(one.recorded_ids)}</td></tr>`)} />`}`;
@@ -160,7 +160,8 @@ function Counts({ info }) {
 function Whole({ name, tab, filter, can, say }) {
   const { value: info, error, again } = useLoaded((signal) => load(name, can, signal), [name], 5);
   const [dialog, setDialog] = useState("");
-  if (!info) return html`<section><h1><a href="#/" class="soft">Entities</a> / ${name}</h1><${Failure} text=${error} /></section>`;
+  const [round, setRound] = useState(0);
+  if (!info) return html`<section><h1><a href="#/" class="soft">Entities</a> / ${name}</h1><${Failure} text=${error} wait /></section>`;
   const tabs = tabsOf(info, can);
   const chosen = tabs.some(([key]) => key === tab) ? tab : tabs[0][0];
   const paused = info.settings.status !== "active";
@@ -168,8 +169,9 @@ function Whole({ name, tab, filter, can, say }) {
   const done = (text) => {
     say(text);
     again();
+    setRound((before) => before + 1);
   };
-  const messages = (dead) => html`<${Messages} key=${dead ? "dead" : "live"} info=${info} dead=${dead} filter=${filter} can=${can} say=${done} />`;
+  const messages = (dead) => html`<${Messages} key=${dead ? "dead" : "live"} info=${info} dead=${dead} filter=${filter} can=${can} round=${round} say=${done} />`;
   return html`<section>
     <div class="bar">
       <h1><a href="#/" class="soft">Entities</a> / ${info.name}</h1>

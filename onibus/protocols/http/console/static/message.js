@@ -1,20 +1,22 @@
 // One message in detail: its body in several forms, its life so far, and what to do with it.
 
 import { html, useEffect, useRef, useState } from "./preact.js";
-import { at, encode, indented, post } from "./api.js";
+import { at, encode, file, indented, post } from "./api.js";
 import { Move, Resubmit, Send } from "./forms.js";
 import { Confirm, Failure, Table, bytes, bytesOf, focusAgain, hexDump, number, time, useLoaded } from "./widgets.js";
 
 //: Bytes of a body that are shown before the operator asks for all.
 const SHOWN = 64_000;
+//: Bytes of a body that are loaded; more would not help a reader, and need much memory.
+const LOADED = 1 << 20;
 const FORMS = ["json", "text", "hex", "AMQP sections"];
-const HIDDEN = ["body", "body_base64", "body_size", "properties"];
+const HIDDEN = ["body", "body_base64", "body_size", "properties", "property_count"];
 
-/** Save bytes as a file. */
-function download(content, name, type) {
-  const address = URL.createObjectURL(new Blob([content], { type }));
+/** Save the whole body of a message as a file. */
+async function download(name, number) {
+  const address = URL.createObjectURL(await file(at(name, `/messages/${number}/body`)));
   const anchor = document.createElement("a");
-  Object.assign(anchor, { href: address, download: name });
+  Object.assign(anchor, { href: address, download: `message-${number}` });
   anchor.click();
   URL.revokeObjectURL(address);
 }
@@ -40,8 +42,10 @@ function Body({ seen, form }) {
   if (form === "AMQP sections") {
     return html`<div aria-label="AMQP sections" role="group">${seen.sections.map((one, place) => html`<div key=${place}><h3>${one.name}</h3><${Long} label=${one.name} text=${typeof one.value === "string" ? one.value : encode(one.value, 2)} /></div>`)}</div>`;
   }
-  const size = bytesOf(seen.message).length;
-  return html`<${Long} key=${form} kind=${form === "hex" ? "body hex" : "body"} label="Body" text=${pretty(seen.message, form)} />
+  const { body_size: whole } = seen.message;
+  const size = whole ?? bytesOf(seen.message).length;
+  return html`${whole && form !== "hex" && html`<p class="soft">The first ${bytes(LOADED)} of ${bytes(whole)}. Save body to see all of it.</p>`}
+    <${Long} key=${form} kind=${form === "hex" ? "body hex" : "body"} label="Body" text=${pretty(seen.message, form)} />
     ${form === "hex" && size > SHOWN / 4 && html`<p class="soft">The first ${bytes(SHOWN / 4)} of ${bytes(size)}.</p>`}`;
 }
 
@@ -50,14 +54,12 @@ const shown = (key, value) => (key.endsWith("_ms") && key !== "time_to_live_ms" 
 /** Load the whole message once, and its life every few seconds. */
 function useMessage(info, chosen) {
   const number = BigInt(chosen.sequence_number);
-  const isTopic = info.kind === "topic";
-  const ask = (whole) => (signal) => (isTopic ? null : post(at(info.name, "/inspect"), { number, whole }, signal));
+  const ask = (whole) => (signal) => post(at(info.name, "/inspect"), { number, whole, body_limit: LOADED }, signal);
   const { value: seen, error } = useLoaded(ask(true), [info.name, number]);
   const { value: later, error: gone } = useLoaded(ask(false), [info.name, number], 5);
-  const known = isTopic ? { message: chosen, sections: [], life: [] } : seen;
   // Its body and sections do not change, its state and its life do.
-  const { body, body_base64, body_size, ...now } = later?.message || {};
-  return { seen: known && { ...known, message: { ...known.message, ...now } }, life: later?.life || known?.life || [], error: gone || error };
+  const { body, body_base64, body_size, properties, property_count, ...now } = later?.message || {};
+  return { seen: seen && { ...seen, message: { ...seen.message, ...now } }, life: later?.life || seen?.life || [], error: gone || error };
 }
 
 export function Detail({ info, chosen, dead, can, say, onClose, onStep }) {
@@ -74,6 +76,8 @@ export function Detail({ info, chosen, dead, can, say, onClose, onStep }) {
   const numbers = [BigInt(chosen.sequence_number)];
   // The HTTP API sends plain bytes: a copy of AMQP sections would be another message.
   const copies = message.format !== "amqp";
+  const { body_size, property_count } = seen?.message || {};
+  const isCut = Boolean(body_size || property_count);
   const act = (path, text) => async () => {
     await post(at(info.name, path), { numbers });
     say(text);
@@ -104,20 +108,21 @@ export function Detail({ info, chosen, dead, can, say, onClose, onStep }) {
     <div class="bar">
       ${dead && can("Manage") && html`<button class="primary" onClick=${() => setDialog("resubmit")}>Resubmit</button>`}
       ${!dead && message.state === "active" && can("Manage") && html`<button onClick=${() => setDialog("move")}>Move</button>`}
-      ${seen && copies && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
+      ${seen && copies && !isCut && can("Send") && html`<button onClick=${() => setDialog("copy")}>Edit and send a copy</button>`}
       ${message.state === "deferred" && can("Listen") && html`<button onClick=${() => setDialog("reactivate")}>Reactivate</button>`}
       ${message.state === "scheduled" && can("Send") && html`<button class="danger" onClick=${() => setDialog("cancel")}>Cancel</button>`}
       ${message.state !== "scheduled" && can("Manage") && html`<button class="danger" onClick=${() => setDialog("delete")}>Delete message</button>`}
     </div>
+    ${isCut && html`<p class="soft">The ${body_size ? "body is" : "properties are"} too large to edit: to keep it, ${dead ? "resubmit" : "move"} the message.</p>`}
     ${seen && !copies && html`<p class="soft">Only AMQP clients can send such a body: to keep it, ${dead ? "resubmit" : "move"} the message.</p>`}
-    <${Failure} text=${error} />
+    <${Failure} text=${error} wait=${!seen} />
     <div class="bar" role="group" aria-label="Show the body as">
       ${FORMS.map((one) => html`<button key=${one} aria-pressed=${one === form} onClick=${() => setForm(one)}>${one}</button>`)}
-      ${seen && html`<button onClick=${() => download(bytesOf(seen.message), `message-${chosen.sequence_number}`, "application/octet-stream")}>Save body</button>`}
+      ${seen && html`<button onClick=${() => download(info.name, numbers[0]).catch((problem) => say(problem.message))}>Save body</button>`}
     </div>
     ${seen && html`<${Body} seen=${seen} form=${form} />`}
     ${life.length > 0 && html`<h3>Life so far</h3><ol class="life">${life.map((one, index) => html`<li key=${index}><b>${one.what}</b>${one.at_ms ? ` ${time(one.at_ms)}` : ""}${one.detail ? html` <span class="soft">${one.detail}</span>` : ""}</li>`)}</ol>`}
-    ${properties.length > 0 && html`<h3>Properties</h3><${Table} label="Properties" columns=${["Name", "Value"]} rows=${properties.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${typeof value === "object" ? encode(value) : String(value)}</td></tr>`)} />`}
+    ${(properties.length > 0 || property_count) && html`<h3>Properties</h3>${property_count && html`<p class="soft">The first ${number(properties.length)} of ${number(property_count)}.</p>`}<${Table} label="Properties" columns=${["Name", "Value"]} rows=${properties.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${typeof value === "object" ? encode(value) : String(value)}</td></tr>`)} />`}
     <h3>Fields</h3>
     <${Table} label="Fields" columns=${["Name", "Value"]} rows=${fields.map(([key, value]) => html`<tr key=${key}><th scope="row">${key}</th><td>${shown(key, value)}</td></tr>`)} />
     ${dialog === "cancel" && html`<${Confirm} title="Cancel a scheduled message" text=${`This deletes message ${chosen.sequence_number}. You cannot undo it.`} submit="Cancel the message" onSubmit=${act("/cancel-scheduled", "cancelled")} onClose=${close} />`}

@@ -8,9 +8,13 @@ import { Held } from "./settle.js";
 import { Failure, Table, link, number, preview, time, useLoaded } from "./widgets.js";
 
 const PAGE = 50;
-//: Messages in the list at most, and arriving ones; the earliest leave first.
+//: Messages that the list keeps, and that it shows at once; the earliest leave first. A row that is
+//: shown needs a hundred times the memory of one that is kept.
 const ROWS = 500;
-const TAIL = 500;
+const SHOWN = 100;
+//: Messages that one step of a search looks at, and milliseconds that it may take.
+const LOOKS = [10, 5000];
+const STEP_MS = 100;
 //: Bytes of each body in a list.
 const BODY = 200;
 
@@ -18,14 +22,16 @@ function Reasons({ info, can, say, chosen, onChoose, total }) {
   const { value, error } = useLoaded((signal) => get(at(info.name, "/dead-letters/reasons"), signal), [info.name, total]);
   const [asked, setAsked] = useState(null);
   if (!value) return html`<${Failure} text=${error} />`;
-  if (!value.reasons.length) return null;
+  // A dialog stays even if another operator resubmits all of them.
+  if (!value.reasons.length && !asked) return null;
+  const least = value.complete ? "" : "at least ";
   return html`<${Table} label="Reasons" kind="reasons" columns=${["Reason", ["Messages", "num"], ["Actions", "hidden"]]} rows=${value.reasons.map((one) => html`<tr key=${one.reason} aria-selected=${one.reason === chosen}>
       <th scope="row"><button class="plain" aria-pressed=${one.reason === chosen} onClick=${() => onChoose(one.reason === chosen ? undefined : one.reason)}>${one.reason || "(none)"}</button></th>
-      <td class="num">${number(one.count)}</td>
-      <td>${can("Manage") && html`<button onClick=${() => setAsked(one)}>Resubmit these ${number(one.count)}</button>`}</td></tr>`)} />
+      <td class="num">${least}${number(one.count)}</td>
+      <td>${can("Manage") && html`<button onClick=${() => setAsked(one)}>Resubmit these ${least}${number(one.count)}</button>`}</td></tr>`)} />
   ${value.others > 0 && html`<p class="soft">${number(value.others)} messages have other reasons.</p>`}
-  ${!value.complete && html`<p class="soft">Only the first messages were counted.</p>`}
-  ${asked && html`<${Resubmit} info=${info} where=${{ dead_letter_reason: asked.reason }} known=${asked.count} onClose=${() => setAsked(null)} onDone=${say} />`}`;
+  ${!value.complete && html`<p class="soft">These are the reasons of the first messages only. A dry run counts up to 20,000 of a reason.</p>`}
+  ${asked && html`<${Resubmit} info=${info} where=${{ dead_letter_reason: asked.reason }} known=${value.complete ? asked.count : undefined} onClose=${() => setAsked(null)} onDone=${say} />`}`;
 }
 
 /** Search in bounded steps; return what was found so far, and how to stop and continue. */
@@ -37,11 +43,15 @@ function useSearch(name, dead, where, start) {
     const control = (stop.current = new AbortController());
     let found = before || { messages: [], looked: 0, dropped: 0 };
     let next = from;
+    let looks = LOOKS[1] / 5;
     const target = found.dropped + found.messages.length + PAGE;
     try {
       do {
         setState({ ...found, next, busy: true, error: "" });
-        const page = await post(at(name, "/search"), { start: BigInt(next), limit: PAGE, dead_letters: dead, where, body_limit: BODY }, control.signal);
+        const begun = performance.now();
+        const page = await post(at(name, "/search"), { start: BigInt(next), limit: PAGE, looks, dead_letters: dead, where, body_limit: BODY }, control.signal);
+        // Short steps show progress, and leave a busy server to others.
+        looks = Math.round(Math.min(Math.max((looks * STEP_MS) / (performance.now() - begun), LOOKS[0]), LOOKS[1]));
         const messages = [...found.messages, ...page.messages];
         const over = Math.max(0, messages.length - ROWS);
         found = { messages: messages.slice(over), looked: found.looked + page.looked, dropped: found.dropped + over };
@@ -86,8 +96,8 @@ function useTail(name, where) {
       setOn(false);
     };
     const stop = new AbortController();
-    stream(at(name, "/tail"), { where, body_limit: BODY }, (message) => {
-      setArrived((before) => [message, ...before].slice(0, TAIL));
+    stream("tail", at(name, "/tail"), { where, body_limit: BODY }, (message) => {
+      setArrived((before) => [message, ...before].slice(0, SHOWN));
     }, stop.signal)
       .then(() => ended("the server ended the stream: the server stopped, the entity was deleted, or the key is no longer valid"))
       .catch((problem) => stop.signal.aborted || ended(problem.message));
@@ -159,24 +169,39 @@ function Rows({ rows, dead, chosen, picked, onChoose, onPick }) {
   </tr>`);
 }
 
-/** Where a search is: messages looked at, of about how many. */
-function Progress({ info, dead, where, search }) {
+/** Which part of the loaded messages is shown: the last ones, unless the operator went back. */
+function useWindow(rows, dropped, key) {
+  const [back, setBack] = useState(null);
+  useEffect(() => setBack(null), [key]);
+  const last = Math.max(0, rows.length - SHOWN);
+  // Counted from the first message found, so that rows that leave do not move the others.
+  const first = back === null ? last : Math.min(Math.max(back - dropped, 0), last);
+  const move = (by) => setBack(first + by >= last ? null : Math.max(0, first + by) + dropped);
+  return { first, last, shown: rows.slice(first, first + SHOWN), move };
+}
+
+/** Where a search is: messages looked at, of about how many; and which of them are shown. */
+function Progress({ info, dead, where, search, view }) {
   const counts = { active: info.active_count, deferred: info.deferred_count, scheduled: info.scheduled_count };
   const total = dead ? info.dead_lettered_count : where.state ? counts[where.state] : Object.values(counts).reduce((sum, one) => sum + one, 0);
   const found = search.messages.length + search.dropped;
   return html`<div class="bar">
     <span class="soft" role="status">${number(found)} found${search.looked > found ? `, ${number(search.looked)} of about ${number(total)} looked at` : ""}${search.dropped ? `; the first ${number(search.dropped)} are no longer listed` : ""}</span>
     ${search.busy && html`<progress aria-label="Search" max=${Math.max(total, 1)} value=${Math.min(search.looked, total)}></progress><button onClick=${search.halt}>Stop</button>`}
-    ${!search.busy && search.next !== null && !search.error && html`<button onClick=${search.more}>${search.messages.length ? "Load more" : "Continue"}</button>`}
+    ${view.last > 0 && html`<span class="soft">${number(search.dropped + view.first + 1)} to ${number(search.dropped + view.first + view.shown.length)} shown</span>`}
+    ${view.first > 0 && html`<button onClick=${() => view.move(-PAGE)}>Show earlier</button>`}
+    ${view.first < view.last && html`<button onClick=${() => view.move(PAGE)}>Show later</button>`}
+    ${!search.busy && search.next !== null && !search.error && view.first === view.last && html`<button onClick=${search.more}>${search.messages.length ? "Load more" : "Continue"}</button>`}
   </div>`;
 }
 
 /** What concerns all messages of the filter, or those that were selected. */
-function Actions({ info, dead, can, picked, onPickAll, onDialog }) {
+function Actions({ info, dead, can, shown, picked, onPicked, onDialog }) {
   if (!can("Manage") || info.kind === "topic") return null;
+  const others = shown.map((one) => one.sequence_number).filter((one) => !picked.includes(one));
   return html`<div class="bar">
     ${dead
-      ? html`<button onClick=${onPickAll}>${picked.length ? "Select none" : "Select all listed"}</button>
+      ? html`${(shown.length > 0 || picked.length > 0) && html`<button onClick=${() => onPicked(others.length ? [...picked, ...others] : [])}>${others.length ? "Select all shown" : "Select none"}</button>`}
           ${picked.length > 0 && html`<button class="primary" onClick=${() => onDialog("picked")}>Resubmit ${number(picked.length)} selected</button>`}
           <button onClick=${() => onDialog("resubmit")}>Resubmit messages that match</button>`
       : html`<button onClick=${() => onDialog("move")}>Move messages that match</button>`}
@@ -191,7 +216,8 @@ function fromNumber(where, start) {
   return { ...where, sql: where.sql ? `(${where.sql}) AND ${from}` : from };
 }
 
-export function Messages({ info, dead, filter, can, say }) {
+/** The messages of an entity; the list loads again in each `round`, after a change. */
+export function Messages({ info, dead, filter, can, round, say }) {
   const isTopic = info.kind === "topic";
   const { start: from, ...given } = filter;
   const where = isTopic ? { ...given, state: "scheduled" } : given;
@@ -201,31 +227,43 @@ export function Messages({ info, dead, filter, can, say }) {
   const [dialog, setDialog] = useState("");
   const search = useSearch(info.name, dead, where, start);
   const tail = useTail(info.name, where);
+  const all = fromNumber(where, start);
   const rows = tail.on ? tail.arrived : search.messages;
+  const view = useWindow(rows, tail.on ? 0 : search.dropped, encode([where, start, tail.on]));
   const tab = dead ? "dead-lettered" : "messages";
   const onFilter = (wanted, number) => {
     const next = link(info.name, tab, { ...wanted, ...(number ? { start: number } : {}) });
     if (next === location.hash) search.again();
     else location.hash = next;
   };
-  useEffect(() => setPicked([]), [encode([where, start])]);
+  // What a dialog counted was about the filter before: the operator went back, or forward.
+  useEffect(() => {
+    setPicked([]);
+    setDialog("");
+  }, [encode([where, start])]);
   const done = (text) => {
     setPicked([]);
     say(text);
-    search.again();
   };
+  const shownRound = useRef(round);
+  useEffect(() => {
+    if (round !== shownRound.current) search.again();
+    shownRound.current = round;
+  }, [round]);
   const pick = (key) => setPicked((before) => (before.includes(key) ? before.filter((one) => one !== key) : [...before, key]));
   const step = (by) => {
-    const next = rows[rows.findIndex((one) => one.sequence_number === chosen.sequence_number) + by];
-    if (next) setChosen(next);
+    const place = rows.findIndex((one) => one.sequence_number === chosen.sequence_number) + by;
+    if (!rows[place]) return;
+    setChosen(rows[place]);
+    if (place < view.first) view.move(-PAGE);
+    if (place >= view.first + view.shown.length) view.move(PAGE);
   };
   const close = () => setDialog("");
   const listed = useMemo(
-    () => html`<${Rows} rows=${rows} dead=${dead} chosen=${chosen?.sequence_number} picked=${picked} onChoose=${setChosen} onPick=${pick} />`,
-    [rows, dead, chosen, picked],
+    () => html`<${Rows} rows=${view.shown} dead=${dead} chosen=${chosen?.sequence_number} picked=${picked} onChoose=${setChosen} onPick=${pick} />`,
+    [rows, view.first, dead, chosen, picked],
   );
   const columns = [...(dead ? [["Select", "hidden"]] : []), ["Number", "num"], "Enqueued", "State", "Id", "Session", ...(dead ? ["Reason"] : []), ["Deliveries", "num"], "Body"];
-  const all = fromNumber(where, start);
   return html`
     ${dead && html`<${Reasons} info=${info} can=${can} say=${done} total=${info.dead_lettered_count} chosen=${where.dead_letter_reason} onChoose=${(reason) => onFilter({ ...where, dead_letter_reason: reason }, start)} />`}
     <${Held} info=${info} dead=${dead} can=${can} say=${done} />
@@ -234,13 +272,13 @@ export function Messages({ info, dead, filter, can, say }) {
       ${Object.values(where).some((one) => one !== undefined) && !isTopic && html`<a href=${link(info.name, tab)}>Clear</a>`}
       ${!dead && !isTopic && html`<button type="button" aria-pressed=${tail.on} onClick=${() => tail.setOn(!tail.on)}>Follow</button>`}
     <//>
-    <${Actions} info=${info} dead=${dead} can=${can} picked=${picked} onPickAll=${() => setPicked(picked.length ? [] : rows.map((one) => one.sequence_number))} onDialog=${setDialog} />
+    <${Actions} info=${info} dead=${dead} can=${can} shown=${view.shown} picked=${picked} onPicked=${setPicked} onDialog=${setDialog} />
     <${Failure} text=${search.error || tail.error} />
     ${tail.on && html`<p class="soft" role="status">Messages appear here as they arrive, the newest first.</p>`}
     <div class=${chosen ? "split" : ""}>
       <div onKeyDown=${stepRows}>
         <${Table} label="Messages" kind="messages" columns=${columns} rows=${listed} />
-        ${!tail.on && html`<${Progress} info=${info} dead=${dead} where=${where} search=${search} />`}
+        ${!tail.on && html`<${Progress} info=${info} dead=${dead} where=${where} search=${search} view=${view} />`}
       </div>
       ${chosen && html`<${Detail} info=${info} chosen=${chosen} dead=${dead} can=${can} say=${done} onClose=${() => setChosen(null)} onStep=${step} />`}
     </div>

@@ -1,9 +1,9 @@
 // All entities: a tree with search, figures that change while you look, health of stores.
 
 import { html, useEffect, useState } from "./preact.js";
-import { get, now, stream } from "./api.js";
+import { Crowded, get, now, stream } from "./api.js";
 import { NewEntity } from "./settings.js";
-import { Failure, Pager, Sign, Spark, age, bytes, count, growth, level, link, number, rate, short, useLoaded } from "./widgets.js";
+import { Failure, Pager, Sign, Spark, age, bytes, count, growth, level, link, number, rate, short, useLoaded, whileVisible } from "./widgets.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -14,17 +14,19 @@ const COLUMNS = [
   ["accepted", "In"],
   ["gone", "Out"],
   ["duplicates", "Duplicates"],
+  ["oldest", "Oldest"],
 ];
 
-const TITLES = { accepted: "messages accepted since the start", gone: "messages gone since the start" };
+const TITLES = { accepted: "messages accepted since the start", gone: "messages gone since the start", oldest: "the oldest waiting message" };
 const BETWEEN = "/subscriptions/";
 
 /** Watch the rows that are visible; return the newest figures by name. */
 function useChanges(names) {
-  const [changes, setChanges] = useState({});
+  const [changes, setChanges] = useState(new Map());
   const [live, setLive] = useState(true);
+  const [crowded, setCrowded] = useState(false);
   const [error, setError] = useState("");
-  useEffect(() => setChanges({}), [names.join("\n")]);
+  useEffect(() => setChanges(new Map()), [names.join("\n")]);
   useEffect(() => {
     setError("");
     if (!names.length || !live) return undefined;
@@ -32,12 +34,14 @@ function useChanges(names) {
     const watch = async () => {
       while (!stop.signal.aborted) {
         try {
-          await stream("/v1/overview/watch", { names }, (row) => {
+          await whileVisible((signal) => stream("watch", "/v1/overview/watch", { names }, (row) => {
             setError("");
-            setChanges((before) => ({ ...before, [row.name]: row }));
-          }, stop.signal);
+            setCrowded(false);
+            setChanges((before) => new Map(before).set(row.name, row));
+          }, signal), stop.signal);
         } catch (problem) {
-          if (!stop.signal.aborted) setError(`figures are not updated: ${problem.message}`);
+          if (problem instanceof Crowded) setCrowded(true);
+          else if (!stop.signal.aborted) setError(`figures are not updated: ${problem.message}`);
         }
         await new Promise((resolve) => setTimeout(resolve, 3000));
       }
@@ -45,7 +49,7 @@ function useChanges(names) {
     watch();
     return () => stop.abort();
   }, [names.join("\n"), live]);
-  return { changes, live, setLive, stale: error };
+  return { changes, live, setLive, crowded, stale: error };
 }
 
 /** The name of an entity; a subscription under its topic needs only its own. */
@@ -55,6 +59,9 @@ function Name({ row, inTree, folded, onFold }) {
   if (own) return html`<a href=${link(row.name)}><span class="soft">${topic} / </span>${own}</a>`;
   return html`${onFold && html`<button class="plain fold" aria-expanded=${!folded} aria-label=${`Subscriptions of ${row.name}`} onClick=${onFold}>${folded ? "▸" : "▾"}</button> `}<a href=${link(row.name)}>${row.name}</a>`;
 }
+
+/** The class of a figure: zeros stand back, so that the others are seen. */
+const quiet = (value) => (value ? "num" : "num soft");
 
 function Row({ row, inTree, folded, onFold }) {
   const dead = level("dead_lettered", row.dead_lettered || 0);
@@ -69,13 +76,13 @@ function Row({ row, inTree, folded, onFold }) {
       ${row.status && row.status !== "active" && html`<span class="tag warn">${row.status}</span>`}
       ${row.offline > 0 && html`<span class="tag bad">${row.offline} offline</span>`}
     </th>
-    <td class=${`num ${more}`}><${Sign} at=${more} />${short(row.active || 0)}${more && html`<small> +${short(grown)}</small>`}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
-    <td class="num">${short(row.scheduled || 0)}${row.deferred ? html`<small class="soft"> ${short(row.deferred)} deferred</small>` : ""}</td>
-    <td class=${`num ${dead}`}><${Sign} at=${dead} />${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
-    <td class="num">${rate(row.accepted_per_s || 0)}</td>
-    <td class="num">${rate(row.gone_per_s || 0)}</td>
-    <td class="num">${short(row.duplicates || 0)}</td>
-    <td class=${`num ${old}`}><${Sign} at=${old} />${age(row.oldest_ms)}</td>
+    <td class=${`${quiet(row.active)} ${more}`}><${Sign} at=${more} />${short(row.active || 0)}${more && html`<small> +${short(grown)}</small>`}${row.held ? html`<small class="soft"> ${short(row.held)} held</small>` : ""}</td>
+    <td class=${quiet(row.scheduled || row.deferred)}>${short(row.scheduled || 0)}${row.deferred ? html`<small class="soft"> ${short(row.deferred)} deferred</small>` : ""}</td>
+    <td class=${`${quiet(row.dead_lettered)} ${dead}`}><${Sign} at=${dead} />${row.dead_lettered ? html`<a href=${link(row.name, "dead-lettered")}>${short(row.dead_lettered)}</a>` : "0"}</td>
+    <td class=${quiet(row.accepted_per_s)}>${rate(row.accepted_per_s || 0)}</td>
+    <td class=${quiet(row.gone_per_s)}>${rate(row.gone_per_s || 0)}</td>
+    <td class=${quiet(row.duplicates)}>${short(row.duplicates || 0)}</td>
+    <td class=${`${quiet(row.oldest_ms)} ${old}`}><${Sign} at=${old} />${age(row.oldest_ms)}</td>
     <td><${Spark} values=${row.depths} /></td>
   </tr>`;
 }
@@ -90,7 +97,7 @@ function Rows({ rows, changes, byName, folded, setFolded }) {
     const inTree = own !== undefined && topics.has(topic);
     if (inTree && folded.includes(topic)) return null;
     const folds = topics.has(row.name) && parents.has(row.name);
-    return html`<${Row} key=${row.name} row=${changes[row.name] || row} inTree=${inTree} folded=${folded.includes(row.name)} onFold=${folds && fold(row.name)} />`;
+    return html`<${Row} key=${row.name} row=${changes.get(row.name) || row} inTree=${inTree} folded=${folded.includes(row.name)} onFold=${folds && fold(row.name)} />`;
   });
 }
 
@@ -114,8 +121,8 @@ function Health({ found }) {
 
 function Heads({ sort, onSort }) {
   return html`<thead><tr>
-    ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${sort === key ? (key === "name" ? "ascending" : "descending") : undefined}><button class="plain" title=${`Sort by ${TITLES[key] || label.toLowerCase()}`} onClick=${() => onSort(key)}>${label}</button></th>`)}
-    <th scope="col" class="num">Oldest</th><th scope="col">Last 5 min</th>
+    ${COLUMNS.map(([key, label]) => html`<th key=${key} scope="col" class=${key === "name" ? "" : "num"} aria-sort=${sort === key ? (["name", "oldest"].includes(key) ? "ascending" : "descending") : undefined}><button class="plain" title=${`Sort by ${TITLES[key] || label.toLowerCase()}`} onClick=${() => onSort(key)}>${label}</button></th>`)}
+    <th scope="col">Last 5 min</th>
   </tr></thead>`;
 }
 
@@ -125,13 +132,13 @@ export function Overview({ can, say }) {
   const [folded, setFolded] = useState([]);
   const query = new URLSearchParams({ ...asked, limit: PAGE });
   const [names, setNames] = useState([]);
-  const { changes, live, setLive, stale } = useChanges(names);
+  const { changes, live, setLive, crowded, stale } = useChanges(names);
   const load = async (signal) => {
     const value = await get(`/v1/overview?${query}`, signal);
     setNames(value.rows.map((row) => row.name));
     return value;
   };
-  const { value: found, error, again } = useLoaded(load, [String(query), live], live ? 30 : 0);
+  const { value: found, error, again } = useLoaded(load, [String(query), live, crowded], live ? (crowded ? 5 : 30) : 0);
   const set = (change) => setAsked((before) => ({ ...before, start: 0, ...change }));
   return html`<section>
     <div class="bar">
@@ -147,7 +154,7 @@ export function Overview({ can, say }) {
       <button aria-pressed=${!live} onClick=${() => setLive(!live)}>${live ? "Pause updates" : "Resume updates"}</button>
       ${can("Manage") && html`<button class="primary" onClick=${() => setMaking(true)}>New entity</button>`}
     </div>
-    <${Failure} text=${error || stale} />
+    <${Failure} text=${error || stale} wait=${!found} />
     ${found && html`
       <${Health} found=${found} />
       <p class="soft" role="status">${count(found.count, "entity", "entities")}, ${count(found.total.active, "active message")}, ${number(found.total.dead_lettered)} dead-lettered</p>

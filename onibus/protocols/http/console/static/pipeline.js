@@ -63,7 +63,7 @@ export function Pipeline({ say }) {
   return html`<section>
     <div class="bar"><h1><a href="#/" class="soft">Entities</a> / Pipeline</h1>
       <input type="search" data-search placeholder="Search lakes and entities" aria-label="Search lakes and entities" onInput=${(event) => setAsked({ search: event.target.value, start: 0 })} /></div>
-    <${Failure} text=${error} />
+    <${Failure} text=${error} wait=${!value} />
     ${value && !value.count && html`<p>${asked.search ? "No lake or reader matches." : html`No lake or other reader is known. Start one with <code>onibus pipeline capture</code>.`}</p>`}
     ${value && lakes(value.readers).map(([address, readers]) => html`<div key=${address}>
       <h2>${address}</h2>

@@ -8,7 +8,7 @@ const total = (values) => values.reduce((sum, one) => sum + Number(one ?? 0), 0)
 
 function Receivers({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/receivers"), signal), [name], 5);
-  return html`<h2>Receivers</h2><${Failure} text=${error} />
+  return html`<h2>Receivers</h2><${Failure} text=${error} wait=${!value} />
     ${value && html`<p>Receives that wait for a message: ${number(value.waiting)}. Open AMQP receiver links: ${number(value.link_count)}${value.link_count > value.links.length ? `, the first ${number(value.links.length)} shown` : ""}.</p>
     ${value.links.length > 0 && html`<${Table} label="AMQP links" columns=${["Client", "Container", "Link", "Keys", ["Credit", "num"], ["Delivered", "num"], "From"]} rows=${value.links.map((one) => html`<tr key=${`${one.address} ${one.container} ${one.link}`}>
       <th scope="row">${one.address}</th><td class="clip">${one.container}</td><td class="clip">${one.link}</td><td>${one.keys.join(", ") || "–"}</td>
@@ -25,7 +25,7 @@ function Receivers({ name }) {
 function Readers({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/readers"), signal), [name], 5);
   const lost = (one) => one.lost.filter(Boolean).length;
-  return html`<h2>Readers</h2><${Failure} text=${error} />
+  return html`<h2>Readers</h2><${Failure} text=${error} wait=${!value} />
     ${value && (value.readers.length
       ? html`<${Table} label="Readers" columns=${["Reader", "Log", ["Rows behind", "num"], ["Rows lost", "num"], ["Last moved", "num"], "Next numbers"]} rows=${value.readers.map((one) => html`<tr key=${one.name}>
           <th scope="row">${one.name}${one.address && html`<div class="soft">${one.address}</div>`}</th><td>${one.log}</td>
@@ -38,7 +38,7 @@ const stateOf = (one) => (one.committing ? "committing" : one.read ? "read" : `n
 
 function Claims({ name }) {
   const { value, error } = useLoaded((signal) => get(at(name, "/claims"), signal), [name], 5);
-  return html`<h2>Claims</h2><${Failure} text=${error} />
+  return html`<h2>Claims</h2><${Failure} text=${error} wait=${!value} />
     ${value && (value.claims.length
       ? html`<${Table} label="Claims" columns=${["Reader", ["Claim", "num"], ["Messages", "num"], ["Age", "num"], "State"]} rows=${value.claims.map((one) => html`<tr key=${`${one.reader} ${one.number}`}>
           <th scope="row">${one.reader}</th><td class="num">${String(one.number)}</td><td class="num">${number(one.count)}</td><td class="num">${duration(one.age_ms)}</td><td>${stateOf(one)}</td></tr>`)} />`

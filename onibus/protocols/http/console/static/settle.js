@@ -1,6 +1,6 @@
 // Receiving with a lock, and settling: from a queue, a session, a FIFO queue or dead letters.
 
-import { html, useState } from "./preact.js";
+import { html, useRef, useState } from "./preact.js";
 import { at, post } from "./api.js";
 import { Dialog, Failure, Field, preview, time } from "./widgets.js";
 
@@ -31,18 +31,23 @@ function DeadLetter({ message, onSubmit, onClose }) {
 }
 
 export function Held({ info, dead, can, say }) {
-  const [held, setHeld] = useKept(`${info.name} ${dead}`);
+  const place = `${info.name} ${dead}`;
+  const [held, setHeld] = useKept(place);
   const [error, setError] = useState("");
   const [rejecting, setRejecting] = useState(null);
   const { fifo, requires_session: sessions } = info.settings;
   const inSession = sessions && !fifo && !dead;
-  const attempt = async (work) => {
-    try {
-      setError("");
-      await work();
-    } catch (problem) {
-      setError(problem.message);
-    }
+  const last = useRef(Promise.resolve());
+  // One after the other: a session is released after its message is settled.
+  const attempt = (work) => {
+    last.current = last.current.then(async () => {
+      try {
+        setError("");
+        await work();
+      } catch (problem) {
+        setError(problem.message);
+      }
+    });
   };
   const ask = () => {
     if (inSession) return post(at(info.name, "/sessions/receive"), { session_id: held.session.session_id, token: held.session.token, limit: 1 });
@@ -69,6 +74,8 @@ export function Held({ info, dead, can, say }) {
     say(`released session ${session_id}`);
   });
   const settle = async (message, verb, more = {}) => {
+    // The second click of two.
+    if (!kept.get(place)?.messages.includes(message)) return;
     const named = verb === "complete" ? { tokens: [message.token] } : { token: message.token };
     await post(at(info.name, `/${verb}`), { ...named, ...more });
     setHeld((before) => ({ messages: before.messages.filter((one) => one.token !== message.token) }));

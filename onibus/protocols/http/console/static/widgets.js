@@ -18,7 +18,11 @@ export const bytes = (size) => {
   for (; value >= 1000 && at < 4; at += 1) value /= 1000;
   return `${at && value < 10 ? value.toFixed(1) : Math.round(value)} ${units[at]}`;
 };
-export const time = (ms) => (ms ? new Date(Number(ms)).toLocaleString("en-GB") : "–");
+// Formatters are made once: one per call costs the browser more memory than the list around it.
+const TIME = new Intl.DateTimeFormat("en-GB", { dateStyle: "short", timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
+/** A time as text; the number itself if no calendar has it. */
+export const time = (ms) => (ms ? (Math.abs(Number(ms)) <= 8.64e15 ? TIME.format(Number(ms)) : String(ms)) : "–");
 
 export function age(ms) {
   if (ms === undefined || ms === null) return "–";
@@ -94,7 +98,7 @@ export function Sign({ at }) {
 
 /** A small plot of the last counts. */
 export function Spark({ values }) {
-  if (!values || values.length < 2) return html`<svg class="spark" aria-hidden="true"></svg>`;
+  if (!values || values.length < 2) return null;
   const top = Math.max(...values, 1);
   const points = values
     .map((value, at) => `${((at / (values.length - 1)) * 78 + 1).toFixed(1)},${(19 - (value / top) * 18).toFixed(1)}`)
@@ -109,8 +113,8 @@ export function Chart({ title, times, series, points = false }) {
   const place = useRef(null);
   const plot = useRef(null);
   useLayoutEffect(() => {
-    const clock = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleTimeString("en-GB") : "–");
-    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
+    const clock = (seconds) => (seconds ? CLOCK.format(seconds * 1000) : "–");
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
     plot.current = new uPlot(
       {
         width: place.current.clientWidth,
@@ -176,6 +180,7 @@ export function Dialog({ title, submit, danger, onInput, onSubmit, onClose, chil
       ${children}
       <${Failure} text=${error} />
       <footer>
+        ${busy && html`<span class="soft late" role="status">Waiting for the server…</span><span class="grow"></span>`}
         <button type="button" onClick=${onClose}>Cancel</button>
         ${submit && html`<button class=${danger ? "danger" : "primary"} aria-disabled=${busy}>${submit}</button>`}
       </footer>
@@ -227,6 +232,35 @@ const AGAIN = 3;
 const REST = 30;
 const LONGEST = 30;
 
+/** Resolve when the page is visible. A tab in the background asks the server nothing. */
+const visible = () => new Promise((resolve) => {
+  const look = () => {
+    if (document.hidden) return;
+    document.removeEventListener("visibilitychange", look);
+    resolve();
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
+});
+
+/** Run something when the page is visible; abort it when the page is hidden, or by a signal. */
+export async function whileVisible(run, signal) {
+  await visible();
+  const control = new AbortController();
+  const stop = () => (document.hidden || signal.aborted) && control.abort();
+  document.addEventListener("visibilitychange", stop);
+  signal.addEventListener("abort", stop);
+  stop();
+  try {
+    await run(control.signal);
+  } catch (problem) {
+    if (!control.signal.aborted) throw problem;
+  } finally {
+    document.removeEventListener("visibilitychange", stop);
+    signal.removeEventListener("abort", stop);
+  }
+}
+
 /** Load something now, again when `keys` change, and every `seconds` if given. */
 export function useLoaded(load, keys, seconds) {
   const [state, setState] = useState({ value: null, error: "" });
@@ -245,7 +279,7 @@ export function useLoaded(load, keys, seconds) {
         if (problem instanceof Unreachable) next = AGAIN;
         if (!stop.signal.aborted) setState((before) => ({ value: before.value, error: problem.message }));
       }
-      if (next && !stop.signal.aborted) timer = setTimeout(run, next * 1000);
+      if (next && !stop.signal.aborted) timer = setTimeout(() => visible().then(() => stop.signal.aborted || run()), next * 1000);
     };
     run();
     return () => {
@@ -256,4 +290,9 @@ export function useLoaded(load, keys, seconds) {
   return { ...state, again: () => setRound((before) => before + 1) };
 }
 
-export const Failure = ({ text }) => (text ? html`<p class="error" role="alert">${text}</p>` : null);
+/** An error; or, while there is no value yet and the server takes its time, that it loads. */
+export function Failure({ text, wait = false }) {
+  // Always an element: Preact places what appears next to one that vanishes before its siblings.
+  if (text) return html`<p class="error" role="alert">${text}</p>`;
+  return html`<p class="soft late" role=${wait ? "status" : undefined} hidden=${!wait}>${wait && "Loading…"}</p>`;
+}

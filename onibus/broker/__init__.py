@@ -1,1 +1,0 @@
-"""The broker connects the core, the stores and time; shard/commits.py makes changes durable."""

@@ -1,0 +1,1 @@
+"""What the namespace's own store decides: entities, readers, claims, producers, operations."""
