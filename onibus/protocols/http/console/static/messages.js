@@ -12,9 +12,10 @@ const PAGE = 50;
 //: shown needs a hundred times the memory of one that is kept.
 const ROWS = 500;
 const SHOWN = 100;
-//: Messages that one step of a search looks at, and milliseconds that it may take.
-const LOOKS = [10, 5000];
-const STEP_MS = 100;
+//: Messages that one step of a search looks at, and milliseconds that it should take. With fewer, a
+//: slow connection would make a search crawl: most of a step would be the request itself.
+const LOOKS = [1000, 10_000];
+const STEP_MS = 300;
 //: Bytes of each body in a list.
 const BODY = 200;
 
@@ -43,14 +44,14 @@ function useSearch(name, dead, where, start) {
     const control = (stop.current = new AbortController());
     let found = before || { messages: [], looked: 0, dropped: 0 };
     let next = from;
-    let looks = LOOKS[1] / 5;
+    let looks = LOOKS[0];
     const target = found.dropped + found.messages.length + PAGE;
     try {
       do {
         setState({ ...found, next, busy: true, error: "" });
         const begun = performance.now();
         const page = await post(at(name, "/search"), { start: BigInt(next), limit: PAGE, looks, dead_letters: dead, where, body_limit: BODY }, control.signal);
-        // Short steps show progress, and leave a busy server to others.
+        // Short steps show progress.
         looks = Math.round(Math.min(Math.max((looks * STEP_MS) / (performance.now() - begun), LOOKS[0]), LOOKS[1]));
         const messages = [...found.messages, ...page.messages];
         const over = Math.max(0, messages.length - ROWS);
