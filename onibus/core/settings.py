@@ -228,6 +228,9 @@ def check_name(name: object) -> str:
             f"invalid entity name {name!r}: use letters, digits and . - _ ~ / inside, "
             "and begin and end with a letter or a digit"
         )
+    if not {".", ".."}.isdisjoint(name.split("/")):
+        # In the path of a URL, HTTP clients remove such a part and the one before it.
+        raise InvalidName(f"invalid entity name {name!r}: no part between slashes is . or ..")
     return name.lower()
 
 

@@ -64,6 +64,8 @@ class Colour(IntEnum):
         "a\n",
         "$dead",
         "a\0b",
+        "a/../b",
+        "a/./b",
         None,
         5,
         b"q",
