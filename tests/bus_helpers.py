@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
 
-from onibus import Bus, Message, ReceivedMessage, Sent
+from onibus import Bus, Message, Quotas, ReceivedMessage, Sent
 from onibus.bus import OpeningBus
 from onibus.core.errors import StoreFailed
 from onibus.core.message import encode
@@ -154,8 +154,8 @@ class Disks:
         self._tables: dict[str, Tables] = {}
         self.open: dict[str, MemoryStore] = {}
 
-    def bus(self, clock: ManualClock, *stores: str) -> OpeningBus:
-        return OpeningBus(list(stores or ("main",)), self._store, clock, 0)
+    def bus(self, clock: ManualClock, *stores: str, quotas: Quotas | None = None) -> OpeningBus:
+        return OpeningBus(list(stores or ("main",)), self._store, clock, 0, quotas)
 
     def copy(self) -> Disks:
         """Return the disks as they are now, for a bus that is not closed first."""

@@ -60,6 +60,12 @@ COUNTER_BITS = 63
 #: [SB] Quotas of a namespace.
 PARTITIONED_ENTITY_COUNT_MAX = 100
 ENTITY_COUNT_MAX = 10_000
+#: (ours) Of one queue, topic or subscription: named readers, producers, open claims, and pieces
+#: staged and not yet published (settable). Each is a row, and takes memory.
+READER_COUNT_MAX = 1_000
+PRODUCER_COUNT_MAX = 10_000
+OPEN_CLAIM_COUNT_MAX = 1_000
+STAGED_COUNT_MAX = 10_000
 #: [SB] Default and largest size of an entity, or of each partition of a partitioned one.
 SIZE_BYTES_DEFAULT = 1 << 30
 SIZE_BYTES_MAX = 1 << 44

@@ -141,6 +141,11 @@ class ClaimReader:
     def staging(self) -> bool:
         return any(held.stage == STAGING for held in self.claims.values())
 
+    @property
+    def is_new(self) -> bool:
+        """Return whether nothing was claimed, and no program took hold of it."""
+        return not (self.last or self.claims or self.token)
+
     def has_committed(self, number: int) -> None:
         if number not in self.committed:
             self.committed.add(number, number)

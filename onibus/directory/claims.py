@@ -26,6 +26,7 @@ from onibus.core.errors import (
     EntityReplaced,
     InvalidOperation,
     PartitionOffline,
+    QuotaExceeded,
 )
 from onibus.core.limits import (
     CLAIM_COUNT_MAX,
@@ -167,6 +168,13 @@ class Claims:
         partitions = [partition for partition in in_turn(entity) if partition.is_online]
         if not partitions:
             entity.partitions[0].check_online()
+        most = self.broker.namespace.quotas.claims
+        readers = self.readers.get(entity.incarnation, {}).values()
+        if sum(len(reader.claims) for reader in readers) >= most:
+            raise QuotaExceeded(
+                f"{entity.name} has {most} open claims: commit or release those that no program "
+                "needs"
+            )
         reader = self.reader(entity, reader_name)
         check_holder(reader, token)
         if reader.staging:
@@ -185,6 +193,8 @@ class Claims:
                 self._make(held, staging, lease_ms, counted)
                 return
             reader.claims.pop(number, None)
+            if reader.is_new:
+                self.readers.get(entity.incarnation, {}).pop(reader_name, None)
             if error is None:
                 answer(counted, None)
             else:

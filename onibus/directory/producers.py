@@ -14,7 +14,7 @@ The content of a `producers` row is the MessagePack of `Last`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,7 @@ from onibus.core.errors import (
     InvalidArgument,
     NotStaged,
     OnibusError,
+    QuotaExceeded,
     Unknown,
 )
 from onibus.core.limits import BATCH_COUNT_MAX, ID_LENGTH_MAX
@@ -103,14 +104,17 @@ class Producers:
 
     def __init__(self, broker: Host) -> None:
         self._broker = broker
-        self._last: dict[tuple[int, str], Last] = {}
+        #: by incarnation of the entity, then by name
+        self._last: dict[int, dict[str, Last]] = {}
         self._publishing: set[tuple[int, str]] = set()
 
     def open(self, store: Store) -> None:
         """Read the published and the staged batches."""
         rows: Any = store.scan(PRODUCERS)
-        self._last = {(entity, producer): _decode(last) for entity, producer, last in rows}
-        for work, note in self._notes():
+        self._last = {}
+        for entity, producer, last in rows:
+            self._last.setdefault(entity, {})[producer] = _decode(last)
+        for work, note in _converted(self._broker.works.noted.all_staged()):
             self._broker.timers.set(("lease", work), note.until)
 
     def stage(
@@ -126,6 +130,7 @@ class Producers:
         check_whole("lease_ms", lease_ms, 1)
         parts, note.count, note.digest = self._parts(entity, messages)
         self._check_new(entity, note)
+        self._check_room(entity, note.producer)
         now = self._broker.clock.now()
         for partition in parts:
             self._broker.advance(partition, now)
@@ -155,7 +160,7 @@ class Producers:
         return parts, len(batch), content_digest.of_messages(messages)
 
     def _check_new(self, entity: Entity, note: Note) -> None:
-        last = self._last.get((entity.incarnation, note.producer))
+        last = self._of(entity).get(note.producer)
         if last is not None and note.batch < last.batch:
             raise BatchTooOld(
                 f"producer {note.producer!r} has published batch {last.batch} and now sends batch "
@@ -163,9 +168,34 @@ class Producers:
                 f"after batch {last.batch}"
             )
 
+    def _check_room(self, entity: Entity, producer: str) -> None:
+        """Reject one more staged piece than the quotas allow."""
+        quotas = self._broker.namespace.quotas
+        staged = self._broker.works.noted.counts(entity.incarnation)
+        if sum(staged.values()) >= quotas.staged:
+            raise QuotaExceeded(
+                f"{entity.name} has {quotas.staged} staged pieces: publish or discard some, or "
+                "wait until their leases expire"
+            )
+        self._check_known(entity, producer, staged)
+
+    def _check_known(self, entity: Entity, producer: str, staged: Mapping[str, int]) -> None:
+        """Reject one more producer than the quotas allow."""
+        most, known = self._broker.namespace.quotas.producers, self._of(entity)
+        if producer in known or producer in staged or len(known) + len(staged) < most:
+            return
+        if len(known.keys() | staged.keys()) >= most:
+            raise QuotaExceeded(
+                f"{entity.name} has {most} producers: forget those that no program uses"
+            )
+
+    def _of(self, entity: Entity) -> dict[str, Last]:
+        """Return the producers that have published to an entity."""
+        return self._last.get(entity.incarnation, {})
+
     def _check_follows(self, entity: Entity, producer: str, batch: int, checkpoint: str) -> None:
         """Reject a batch that does not continue from its checkpoint."""
-        last = self._last.get((entity.incarnation, producer))
+        last = self._of(entity).get(producer)
         if last is None:
             if batch > 0:
                 raise CheckpointMismatch(
@@ -210,17 +240,18 @@ class Producers:
             self._check_follows(entity, producer, batch, checkpoint)
         notes = {
             work: note
-            for work, note in self._notes()
-            if (note.entity, note.producer) == key and note.batch <= batch
+            for work, note in _converted(self._broker.works.noted.staged(*key))
+            if note.batch <= batch
         }
         named = _checked(attempts)
-        last = self._last.get(key)
+        last = self._of(entity).get(producer)
         if last is not None and last.batch == batch:
             if last.digest is not None and not any_content:
                 _check_same(producer, last, named, notes)
             return Published(again=True)
         if key in self._publishing:
             raise Busy(f"a batch of producer {producer!r} is being published: try again")
+        self._check_known(entity, producer, self._broker.works.noted.counts(entity.incarnation))
         chosen = _choose(notes, batch, named)
         content = _content([notes[work] for work in chosen])
         if checkpoint is None and last is not None:
@@ -234,7 +265,7 @@ class Producers:
         self._publishing.add(key)
         try:
             works = yield from self._broker.works.decide(chosen, dropped, records)
-            self._last[key] = now_last
+            self._last.setdefault(entity.incarnation, {})[producer] = now_last
             found = yield partial(self._broker.works.publish, works)
         finally:
             self._publishing.discard(key)
@@ -256,27 +287,23 @@ class Producers:
         key = (entity.incarnation, producer)
         if key in self._publishing:
             raise Busy(f"a batch of producer {producer!r} is being published: try again")
-        known = key in self._last
+        known = producer in self._of(entity)
         records = WriteBatch()
         if known:
             records.delete(PRODUCERS, key)
         works = self._works_of(entity, producer, None)
         yield from self._broker.works.decide([], works, records)
-        self._last.pop(key, None)
+        self._of(entity).pop(producer, None)
         return known or bool(works)
 
     def _works_of(self, entity: Entity, producer: str, batch: int | None) -> list[int]:
         """Return what a producer has staged."""
-        return [
-            work
-            for work, note in self._notes()
-            if (note.entity, note.producer) == (entity.incarnation, producer)
-            and batch in (None, note.batch)
-        ]
+        notes = self._broker.works.noted.staged(entity.incarnation, producer)
+        return [work for work, note in _converted(notes) if batch in (None, note.batch)]
 
     def lease_over(self, work: int) -> None:
         """Delete a staged batch whose lease expired before it was published."""
-        if work not in dict(self._notes()):
+        if not self._broker.works.is_staged(work):
             return
         # Where the namespace's store is down, its opening finds this lease again.
         with contextlib.suppress(OnibusError):
@@ -284,25 +311,21 @@ class Producers:
 
     def erase(self, entity: Entity, out: WriteBatch) -> None:
         """Delete what the namespace's store has of an entity's producers."""
-        for incarnation, producer in self._last:
-            if incarnation == entity.incarnation:
-                out.delete(PRODUCERS, (incarnation, producer))
-        for work, note in self._notes():
-            if note.entity == entity.incarnation:
-                out.delete(WORKS, (work,))
+        for producer in self._of(entity):
+            out.delete(PRODUCERS, (entity.incarnation, producer))
+        for work in self._broker.works.noted.staged(entity.incarnation):
+            out.delete(WORKS, (work,))
 
     def forget(self, entity: Entity) -> None:
         """Drop the producers of a deleted entity."""
-        for key in [key for key in self._last if key[0] == entity.incarnation]:
-            del self._last[key]
+        self._last.pop(entity.incarnation, None)
 
     def known(self, name: str) -> list[ProducerInfo]:
         """Return who has published to an entity."""
         entity = self._broker.find(name)
         return [
             ProducerInfo(producer=producer, batch=last.batch, checkpoint=last.checkpoint)
-            for (incarnation, producer), last in sorted(self._last.items())
-            if incarnation == entity.incarnation
+            for producer, last in sorted(self._of(entity).items())
         ]
 
     def staged(self, name: str) -> list[Staged]:
@@ -318,13 +341,12 @@ class Producers:
                 count=note.count,
                 until_ms=self._broker.clock.offsets.shown(note.until),
             )
-            for _, note in self._notes()
-            if note.entity == entity.incarnation
+            for _, note in _converted(self._broker.works.noted.staged(entity.incarnation))
         ]
 
-    def _notes(self) -> list[tuple[int, Note]]:
-        notes = self._broker.works.notes()
-        return [(work, msgspec.convert(note, Note)) for work, note in notes.items()]
+
+def _converted(notes: dict[int, Any]) -> list[tuple[int, Note]]:
+    return [(work, msgspec.convert(note, Note)) for work, note in notes.items()]
 
 
 def _checked(attempts: Iterable[tuple[int, ...]]) -> list[Attempt]:

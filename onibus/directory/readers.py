@@ -34,6 +34,7 @@ from onibus.core.errors import (
     InvalidOperation,
     LogGap,
     OnibusError,
+    QuotaExceeded,
 )
 from onibus.core.limits import ADDRESS_LENGTH_MAX, ID_LENGTH_MAX
 from onibus.core.records import READERS, WriteBatch
@@ -69,6 +70,11 @@ def create(
     _check_owner(idle_ms, token, address)
     if name in entity.readers:
         raise EntityExists(f"{entity.name} already has a reader {name!r}")
+    most = broker.namespace.quotas.readers
+    if len(entity.readers) >= most:
+        raise QuotaExceeded(
+            f"{entity.name} has {most} named readers: delete those that no program uses"
+        )
     positions = _starts(entity, log, start)
     wall = broker.clock.wall()
     row = ReaderRow(

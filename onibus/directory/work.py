@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 Parts = dict["ShardPartition", Part]
 #: The results of each partition, in the order of its part.
 Results = dict["ShardPartition", Any]
+#: The incarnation of an entity, and the name of a producer.
+Owner = tuple[int, str]
 
 
 class WorkRow(msgspec.Struct, array_like=True):
@@ -55,7 +57,7 @@ class Work:
 
     __slots__ = (
         "begun", "blocks", "decided", "decider", "deciding", "id", "kept", "note", "order", "own",
-        "parts", "recorded", "reply", "results", "rules", "size", "waiting",
+        "owner", "parts", "recorded", "reply", "results", "rules", "size", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,8 @@ class Work:
         #: the blocks that have their messages, of those that this process staged
         self.blocks: dict[int, list[int]] = {}
         self.note = note
+        #: whose note it is: the first two values of the note (an incarnation and a name)
+        self.owner: Owner | None = None if note is None else (note[0], note[1])
         self.reply = reply
         #: its row is in its store, or on its way there
         self.recorded = False
@@ -91,10 +95,52 @@ class Work:
         #: changes of rules that its decision brings (P11)
         self.rules: RuleDecision | None = None
 
+    @property
+    def is_staged(self) -> bool:
+        """Return whether it waits for the decision of its owner."""
+        return self.owner is not None and self.recorded and not (self.decided or self.deciding)
+
     def decide(self) -> None:
         """Note that it is decided: all other partitions have to publish their parts."""
         self.decided = True
         self.waiting = dict.fromkeys(self.parts)
+
+
+class Noted:
+    """Works with a note, by the incarnation and the name of their owner."""
+
+    def __init__(self) -> None:
+        self._by_owner: dict[int, dict[str, dict[int, Work]]] = {}
+
+    def add(self, work: Work) -> None:
+        if work.owner is not None:
+            incarnation, name = work.owner
+            self._by_owner.setdefault(incarnation, {}).setdefault(name, {})[work.id] = work
+
+    def remove(self, work: Work) -> None:
+        if work.owner is None:
+            return
+        incarnation, name = work.owner
+        names = self._by_owner[incarnation]
+        del names[name][work.id]
+        if not names[name]:
+            del names[name]
+        if not names:
+            del self._by_owner[incarnation]
+
+    def counts(self, incarnation: int) -> dict[str, int]:
+        """Return how many works each owner has for an entity."""
+        return {name: len(works) for name, works in self._by_owner.get(incarnation, {}).items()}
+
+    def staged(self, incarnation: int, name: str | None = None) -> dict[int, Any]:
+        """Return the notes of works that wait for a decision, of an entity or of one owner."""
+        names = self._by_owner.get(incarnation, {})
+        chosen = names.values() if name is None else [names.get(name, {})]
+        return {one.id: one.note for works in chosen for one in works.values() if one.is_staged}
+
+    def all_staged(self) -> dict[int, Any]:
+        """Return the notes of all works that wait for a decision."""
+        return {work: note for one in self._by_owner for work, note in self.staged(one).items()}
 
 
 def decider_of(parts: Parts) -> Shard:

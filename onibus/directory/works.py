@@ -42,6 +42,7 @@ from onibus.core.records import WORKS, WriteBatch
 from onibus.core.staged import Part
 from onibus.directory.turns import Turn, is_large
 from onibus.directory.work import (
+    Noted,
     Parts,
     Publication,
     Results,
@@ -77,6 +78,8 @@ class Works:
     def __init__(self, broker: Host) -> None:
         self._broker = broker
         self._works: dict[int, Work] = {}
+        #: those with a note, by their owners
+        self.noted = Noted()
         self._kept = 0
         self._next = 0
         #: parts that wait for their turn to be published, and replies that wait for them
@@ -112,7 +115,7 @@ class Works:
             work = self._works.get(work_id)
             if work is None:
                 parts: dict[int, Part | None] = dict.fromkeys(row.partitions)
-                work = self._works[work_id] = Work(work_id, decider, parts, row.note, KeptReply())
+                work = self._add(Work(work_id, decider, parts, row.note, KeptReply()))
                 work.recorded = True
             work.deciding = False
             work.order = row.order or work_id
@@ -227,7 +230,7 @@ class Works:
         """Return a new work: what it holds in the store that decides, and its other parts."""
         self._next += 1
         by_id: dict[int, Part | None] = {partition.id: part for partition, part in others.items()}
-        work = self._works[self._next] = Work(self._next, decider, by_id, note, reply)
+        work = self._add(Work(self._next, decider, by_id, note, reply))
         work.own = [partition.id for partition in own]
         work.size = sum(part.size for part in others.values())
         self._broker.disk.staged += work.size
@@ -309,10 +312,16 @@ class Works:
         else:
             work.parts = dict.fromkeys(work.parts)
 
+    def _add(self, work: Work) -> Work:
+        self._works[work.id] = work
+        self.noted.add(work)
+        return work
+
     def _take_out(self, work_id: int) -> Work | None:
         """Remove a work and return it."""
         work = self._works.pop(work_id, None)
         if work is not None:
+            self.noted.remove(work)
             self._kept -= work.kept
             self._broker.disk.staged -= work.size
         return work
@@ -331,13 +340,10 @@ class Works:
 
     # Publishing
 
-    def notes(self) -> dict[int, Any]:
-        """Return the notes of works that are staged and not decided."""
-        return {
-            one.id: one.note
-            for one in self._works.values()
-            if one.note is not None and one.recorded and not (one.decided or one.deciding)
-        }
+    def is_staged(self, work_id: int) -> bool:
+        """Return whether a work waits for the decision of its owner."""
+        work = self._works.get(work_id)
+        return work is not None and work.is_staged
 
     def decide(
         self, chosen: Iterable[int], dropped: Iterable[int], records: WriteBatch
