@@ -265,6 +265,15 @@ DEFENCES = (
         "tests/amqp/test_slices.py::test_what_a_window_holds_back_has_a_bound",
     ),
     Defence(
+        7,
+        "staged pieces without number",
+        "onibus/directory/producers.py",
+        "if sum(staged.values()) >= quotas.staged:",
+        "if False:",
+        "tests/gateway/test_quotas_of_names.py::"
+        "test_one_more_staged_piece_than_the_quota_is_rejected",
+    ),
+    Defence(
         8,
         "batches that fill the disk",
         "onibus/shard/disk_room.py",
