@@ -110,6 +110,26 @@ async def test_changes_of_watched_entities_are_streamed() -> None:
 
 
 @run
+async def test_changes_of_one_entity_are_streamed() -> None:
+    bus = await Bus.ephemeral()
+    await make(bus)
+    async with serving(bus=bus) as client:
+        async with client.http.stream("POST", "/v1/entities/jobs/watch", json={}) as stream:
+            lines = (json.loads(line) async for line in stream.aiter_lines() if line)
+            assert (await anext(lines))["status"] == "active"
+            await client.do("PATCH", "/queues/jobs", {"status": "send-disabled"})
+            row = await anext(lines)
+            while row["status"] == "active":
+                row = await anext(lines)
+            assert row["status"] == "send-disabled"
+            await client.do("DELETE", "/queues/jobs")
+            while "deleted" not in row:
+                row = await anext(lines)
+            assert row == {"name": "jobs", "deleted": True}
+        await client.refused(404, "entity-not-found", "POST", "/entities/none/watch", {})
+
+
+@run
 async def test_history_keeps_busy_entities_in_bounded_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -366,6 +386,7 @@ async def test_a_stream_ends_when_its_key_is_deleted() -> None:
     async with serving(keys=keys, bus=bus) as client:
         for name, key, path, body in (
             ("listener", "listen-key", "/v1/entities/orders/tail", {"where": {}}),
+            ("listener", "listen-key", "/v1/entities/orders/watch", {}),
             ("watcher", "monitor-key", "/v1/overview/watch", {"names": ["orders"]}),
         ):
             headers = token("sb://localhost/", name, key)

@@ -41,7 +41,7 @@ LISTEN = """
     GET /sessions  POST /sessions/accept  POST /sessions/receive  POST /sessions/receive-deferred
     POST /sessions/renew  POST /sessions/get-state  POST /sessions/set-state  POST /sessions/close
     POST /peek  POST /search  POST /tail  POST /undefer  GET /duplicates  GET /dead-letters/reasons
-    GET /history  GET /partitions  GET /summary  GET /groups  POST /inspect
+    GET /history  GET /partitions  GET /summary  POST /watch  GET /groups  POST /inspect
     GET /messages/{number}/body
     GET /receivers  POST /readers/{reader}/report  POST /readers/{reader}/page
     GET /log  GET /log/messages/{partition}  GET /log/outcomes/{partition}

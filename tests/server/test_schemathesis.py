@@ -71,6 +71,7 @@ def test_made_up_requests_break_nothing(tmp_path: Path) -> None:
             # Streams have no end; tests/console/test_calls.py reads them.
             *("--exclude-path", "/v1/test/reset", "--exclude-path", "/v1/overview/watch"),
             *("--exclude-path", "/v1/entities/{entity}/tail"),
+            *("--exclude-path", "/v1/entities/{entity}/watch"),
             # Pages for a browser are not JSON.
             *("--exclude-path", "/console", "--exclude-path", "/console/"),
             *("--header", f"Authorization: {headers['authorization']}"),

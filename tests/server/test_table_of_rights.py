@@ -95,20 +95,23 @@ async def test_the_native_api(row: Row) -> None:
                 if route.names_entities_inside:
                     body = SETTLES if holder == "Listen" else SENDS
                 sent = {"content-type": "application/json", **headers(holder)}
-                answer = await client.request(
-                    route.method, path_of(route), content=body, headers=sent
-                )
-                assert answer.status_code < 500
+
+                async def status() -> int:
+                    # Some responses are streams without an end.
+                    async with client.stream(
+                        route.method, path_of(route), content=body, headers=sent
+                    ) as answer:
+                        return answer.status_code
+
+                found = await status()
+                assert found < 500
                 if holder != NOTHING:
                     # The same token in its other form allows the same.
                     sent["authorization"] = f"Bearer {as_bearer(sent['authorization'])}"
-                    again = await client.request(
-                        route.method, path_of(route), content=body, headers=sent
-                    )
-                    assert (again.status_code == 403) is (answer.status_code == 403)
+                    assert (await status() == 403) is (found == 403)
                 expected = 401 if holder == NOTHING else 403
-                assert answer.status_code not in {401, 403} - {expected}
-                return answer.status_code == expected
+                assert found not in {401, 403} - {expected}
+                return found == expected
 
             await holds(row, refused)
 

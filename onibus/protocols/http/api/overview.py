@@ -265,11 +265,20 @@ class Watch(msgspec.Struct, forbid_unknown_fields=True):
 def watch(call: Call) -> None:
     """Stream a line of JSON for each watched entity whenever its figures change."""
     given: Watch = call.decode(Watch)
+    _stream(call, given.names)
+
+
+def watch_one(call: Call) -> None:
+    """Stream a line of JSON whenever the figures of an entity change."""
+    _stream(call, [call.bus.broker.find(call.entity).name])
+
+
+def _stream(call: Call, names: list[str]) -> None:
     stopping = asyncio.Event()
     # Set before this returns: the client may have closed its side already.
     call.request.hurry = stopping.set
     call.request.endless = True
-    stream = _changes(call, given.names, stopping)
+    stream = _changes(call, names, stopping)
     call.respond(Response(200, content_type=NDJSON, stream=stream))
 
 
@@ -277,7 +286,8 @@ async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> Asy
     """Yield changed rows; a deleted entity is {"name": …, "deleted": true}, once."""
     entities = call.bus.broker.namespace.entities
     shown: dict[str, Figures | None] = {}
-    rates: dict[str, tuple[float, float]] = {}
+    #: rates and status of those that were shown
+    others: dict[str, tuple[float, float, str]] = {}
     loop = asyncio.get_running_loop()
     spoke = loop.time()
     while not stopping.is_set():
@@ -293,9 +303,10 @@ async def _changes(call: Call, names: list[str], stopping: asyncio.Event) -> Asy
                     lines.append(msgspec.json.encode({"name": name, "deleted": True}))
                 shown[name] = None
                 continue
-            figures, rate = call.app.figures.of(entity), call.app.history.rates(entity)
-            if shown.get(name) != figures or rates.get(name) != rate:
-                shown[name], rates[name] = figures, rate
+            figures = call.app.figures.of(entity)
+            other = (*call.app.history.rates(entity), entity.settings.status)
+            if shown.get(name) != figures or others.get(name) != other:
+                shown[name], others[name] = figures, other
                 lines.append(msgspec.json.encode(row_of(call, entity, figures)))
         if lines or loop.time() - spoke > _ALIVE_SECONDS:
             spoke = loop.time()
@@ -515,6 +526,15 @@ ROUTES = [
         right=Right.LISTEN,
         handler=summary,
         gives=Summary,
+        tag="watching",
+    ),
+    Route(
+        method="POST",
+        path="/v1/entities/{entity}/watch",
+        summary="Stream the counts and rates of an entity, one JSON line per change.",
+        right=Right.LISTEN,
+        fast=watch_one,
+        gives_text=True,
         tag="watching",
     ),
     Route(

@@ -7,9 +7,13 @@ import { Messages } from "./messages.js";
 import { Reading } from "./receivers.js";
 import { Delete, Pause, Settings } from "./settings.js";
 import { Chart, Failure, Sign, Table, Tabs, age, bytes, count, duration, level, link, number, time, useLoaded } from "./widgets.js";
+import { useChanges } from "./watching.js";
 
 const KINDS = ["queue", "topic", "subscription"];
 const SESSIONS = 200;
+//: Seconds after which an entity is loaded again: with a stream of its figures, and without.
+const REST_S = 10;
+const LOAD_S = 5;
 
 /** Load what a key without Manage may see of an entity. */
 async function summary(name, listens, signal) {
@@ -17,13 +21,16 @@ async function summary(name, listens, signal) {
     ? await get(at(name, "/summary"), signal)
     : (await get(`/v1/overview?limit=200&search=${encodeURIComponent(name)}`, signal)).rows.find((one) => one.name === name);
   if (!row) throw new Error(`there is no entity ${name}`);
-  return {
-    name, kind: row.kind, size_bytes: row.size_bytes ?? 0, availability: row.offline ? "limited" : "available",
-    active_count: row.active ?? 0, held_count: row.held ?? 0, deferred_count: row.deferred ?? 0,
-    scheduled_count: row.scheduled ?? 0, dead_lettered_count: row.dead_lettered ?? 0,
-    duplicates_dropped: row.duplicates ?? 0, settings: { status: row.status }, row,
-  };
+  return { name, kind: row.kind, settings: {}, ...figuresOf(row), row };
 }
+
+/** The figures of an entity, from its row; zeros are left out there. */
+const figuresOf = (row) => ({
+  size_bytes: row.size_bytes ?? 0, availability: row.offline ? "limited" : "available",
+  active_count: row.active ?? 0, held_count: row.held ?? 0, deferred_count: row.deferred ?? 0,
+  scheduled_count: row.scheduled ?? 0, dead_lettered_count: row.dead_lettered ?? 0,
+  duplicates_dropped: row.duplicates ?? 0,
+});
 
 /** Load an entity whose kind only the server knows. */
 async function load(name, can, signal) {
@@ -157,8 +164,26 @@ function Counts({ info }) {
     <p class="soft">Plots and messages need a key with Listen.</p>`;
 }
 
+//: Figures that a row leaves out if they are zero.
+const NONE = { receivers: 0, accepted_per_s: 0, gone_per_s: 0, oldest_ms: undefined };
+
+/** Load an entity, and again now and then; a stream brings its figures in between. */
+function useEntity(name, can) {
+  const whole = !can("Listen");
+  const { changes, crowded, stale } = useChanges(whole ? "/v1/overview/watch" : at(name, "/watch"), [name], whole ? undefined : {});
+  const row = changes.get(name);
+  const follows = row && !row.deleted && !crowded && !stale;
+  const { value, error, again } = useLoaded(
+    async (signal) => ({ ...(await load(name, can, signal)), loaded: performance.now() }),
+    [name, row?.deleted, row?.status],
+    follows ? REST_S : LOAD_S,
+  );
+  const newer = follows && value && row.seen > value.loaded;
+  return { info: newer ? { ...value, ...figuresOf(row), row: { ...value.row, ...NONE, ...row } } : value, error, again };
+}
+
 function Whole({ name, tab, filter, can, say }) {
-  const { value: info, error, again } = useLoaded((signal) => load(name, can, signal), [name], 5);
+  const { info, error, again } = useEntity(name, can);
   const [dialog, setDialog] = useState("");
   const [round, setRound] = useState(0);
   if (!info) return html`<section><h1><a href="#/" class="soft">Entities</a> / ${name}</h1><${Failure} text=${error} wait /></section>`;

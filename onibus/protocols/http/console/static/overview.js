@@ -1,9 +1,10 @@
 // All entities: a tree with search, figures that change while you look, health of stores.
 
-import { html, useEffect, useState } from "./preact.js";
-import { Crowded, get, now, stream } from "./api.js";
+import { html, useState } from "./preact.js";
+import { get, now } from "./api.js";
 import { NewEntity } from "./settings.js";
-import { Failure, Pager, Sign, Spark, age, bytes, count, growth, level, link, number, rate, short, useLoaded, whileVisible } from "./widgets.js";
+import { Failure, Pager, Sign, Spark, age, bytes, count, growth, level, link, number, rate, short, useLoaded } from "./widgets.js";
+import { useChanges } from "./watching.js";
 
 const PAGE = 100;
 const COLUMNS = [
@@ -19,38 +20,6 @@ const COLUMNS = [
 
 const TITLES = { accepted: "messages accepted since the start", gone: "messages gone since the start", oldest: "the oldest waiting message" };
 const BETWEEN = "/subscriptions/";
-
-/** Watch the rows that are visible; return the newest figures by name. */
-function useChanges(names) {
-  const [changes, setChanges] = useState(new Map());
-  const [live, setLive] = useState(true);
-  const [crowded, setCrowded] = useState(false);
-  const [error, setError] = useState("");
-  useEffect(() => setChanges(new Map()), [names.join("\n")]);
-  useEffect(() => {
-    setError("");
-    if (!names.length || !live) return undefined;
-    const stop = new AbortController();
-    const watch = async () => {
-      while (!stop.signal.aborted) {
-        try {
-          await whileVisible((signal) => stream("watch", "/v1/overview/watch", { names }, (row) => {
-            setError("");
-            setCrowded(false);
-            setChanges((before) => new Map(before).set(row.name, row));
-          }, signal), stop.signal);
-        } catch (problem) {
-          if (problem instanceof Crowded) setCrowded(true);
-          else if (!stop.signal.aborted) setError(`figures are not updated: ${problem.message}`);
-        }
-        await new Promise((resolve) => setTimeout(resolve, 3000));
-      }
-    };
-    watch();
-    return () => stop.abort();
-  }, [names.join("\n"), live]);
-  return { changes, live, setLive, crowded, stale: error };
-}
 
 /** The name of an entity; a subscription under its topic needs only its own. */
 function Name({ row, inTree, folded, onFold }) {
@@ -132,7 +101,7 @@ export function Overview({ can, say }) {
   const [folded, setFolded] = useState([]);
   const query = new URLSearchParams({ ...asked, limit: PAGE });
   const [names, setNames] = useState([]);
-  const { changes, live, setLive, crowded, stale } = useChanges(names);
+  const { changes, live, setLive, crowded, stale } = useChanges("/v1/overview/watch", names);
   const load = async (signal) => {
     const value = await get(`/v1/overview?${query}`, signal);
     setNames(value.rows.map((row) => row.name));
