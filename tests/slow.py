@@ -58,6 +58,7 @@ SLOW = (
     "tests/sqs/test_many_receivers.py",
     # Long walks of a browser; the others run with `make test`.
     "tests/console/test_browser.py::test_a_lost_server_a_deleted_key",
+    "tests/console/test_browser.py::test_a_slow_connection",
     "tests/console/test_browser.py::test_an_operator_uses_every_view",
     "tests/console/test_browser.py::test_every_view_is_accessible",
     "tests/console/test_browser.py::test_large_bodies_odd_names",

@@ -101,6 +101,12 @@ def test_an_operator_uses_every_view_and_action_with_200_000_messages(tmp_path: 
             assert sent[b"one"].properties == {"n": 9007199254740993}
 
 
+def test_a_slow_connection_makes_no_search_crawl(tmp_path: Path) -> None:
+    slow = {"LATENCY_MS": "250", "BYTES_PER_S": "100000"}
+    with busy_server(tmp_path) as server:
+        walk("operate", server.http, PARTS="find", **slow)
+
+
 def test_every_view_is_accessible_and_a_keyboard_is_enough(tmp_path: Path) -> None:
     with busy_server(tmp_path) as server:
         walk("views", server.http, FOLDER=str(tmp_path))

@@ -35,6 +35,11 @@ export async function walk(steps, viewport = { width: 1280, height: 900 }) {
     });
   });
   const page = await context.newPage();
+  if (process.env.LATENCY_MS) {
+    const tools = await context.newCDPSession(page);
+    const bytes = Number(process.env.BYTES_PER_S);
+    await tools.send("Network.emulateNetworkConditions", { offline: false, latency: Number(process.env.LATENCY_MS), downloadThroughput: bytes, uploadThroughput: bytes });
+  }
   try {
     await steps(page, context);
     assert.deepEqual(wrong, []);
