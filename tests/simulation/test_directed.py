@@ -11,10 +11,12 @@ from onibus.core.message import Message
 from onibus.directory.namespace import NAME
 from onibus.directory.producers import Note
 from onibus.gateway import receiving
+from onibus.gateway.transacting import Transaction
 from onibus.shard.runner import run
 from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.simulation import Simulation, small_sizes
+from tests.simulator.transactions import LIMIT, TransactionModel
 from tests.simulator.workload import Workload
 
 
@@ -176,3 +178,46 @@ def test_a_receiver_gets_nothing_although_a_later_one_hides_a_message_for_no_tim
     sim.settle_down()
     assert not sim.model.ops
     sim.compare()
+
+
+def transact(clients: Workload, sends: dict[str, Message]) -> None:
+    """Commit a transaction that sends messages."""
+    sim = clients.sim
+    real, model = Transaction(sim.broker, LIMIT), TransactionModel(sim.model)
+    for name, message in sends.items():
+        real.send(name, [message])
+        model.send(name, [message])
+    sim.do("commit transaction", real.commit, model.commit)
+
+
+def schedule(clients: Workload, name: str, body: bytes, after_ms: int) -> None:
+    """Send a message that is enqueued after that time."""
+    due = clients.sim.clock.wall() + after_ms
+    clients._send(name, [Message(body=body, message_id="m", scheduled_enqueue_time_ms=due)])
+    clients.sim.finish_all(flush=True)
+
+
+def test_what_a_store_decides_is_not_staged_in_it() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["plain", "detecting", "fading"])
+    stores = [sim.model.entities[name].stores for name in ("plain", "detecting", "fading")]
+    assert stores == [["b"], ["a"], ["b"]]
+    schedule(clients, "plain", b"later", 1_000)
+    # The store that gets the larger message decides: `b`, then `a`.
+    transact(clients, {"plain": Message(body=b"x" * 100), "detecting": Message(body=b"y")})
+    transact(clients, {"fading": Message(body=b"y"), "detecting": Message(body=b"x" * 100)})
+    # `b` has staged its part of the second; `a` has staged one, then decided the other.
+    for store in ("b", "a", "a"):
+        sim.finish(store)
+    # What `b` decides is lost. The message is due when the bus is opened again.
+    assert sim.busy() == ["b"]
+    sim.writers["b"].take()
+    sim.reboot(1_000, 0)
+    # The first commit has the published part, and not yet the message.
+    sim.finish("b")
+    sim.compare()
+    sim.finish_all(flush=True)
+    sim.compare()
+    assert [row.message.body for row in sim.model.entities["plain"].parts[0].rows.values()] == [
+        b"later"
+    ]
