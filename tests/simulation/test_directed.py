@@ -8,6 +8,7 @@ import pytest
 
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
+from onibus.directory.entity_rules import without_rule
 from onibus.directory.namespace import NAME
 from onibus.directory.producers import Note
 from onibus.gateway import receiving
@@ -180,13 +181,19 @@ def test_a_receiver_gets_nothing_although_a_later_one_hides_a_message_for_no_tim
     sim.compare()
 
 
-def transact(clients: Workload, sends: dict[str, Message]) -> None:
-    """Commit a transaction that sends messages."""
+def transact(
+    clients: Workload, sends: dict[str, Message], removed: tuple[str, str] | None = None
+) -> None:
+    """Commit a transaction that sends messages, and removes a rule of a subscription."""
     sim = clients.sim
     real, model = Transaction(sim.broker, LIMIT), TransactionModel(sim.model)
     for name, message in sends.items():
         real.send(name, [message])
         model.send(name, [message])
+    if removed is not None:
+        name, rule = removed
+        real.change_rules(name, lambda rules: without_rule(rules, rule))
+        model.change_rule(name, rule, remove=True)
     sim.do("commit transaction", real.commit, model.commit)
 
 
@@ -221,3 +228,27 @@ def test_what_a_store_decides_is_not_staged_in_it() -> None:
     assert [row.message.body for row in sim.model.entities["plain"].parts[0].rows.values()] == [
         b"later"
     ]
+
+
+def test_rules_in_doubt_hold_once_the_bus_has_read_them_again() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["news"])
+    subscription = "news/subscriptions/changed"
+    schedule(clients, "news", b"later", 60_000)
+    transact(clients, {"news": Message(body=b"now")}, (subscription, "marked"))
+    while sim.busy() != [NAME]:
+        # Rules run in slices before the message is staged.
+        while sim.broker.turns.slices:
+            sim.broker.turns.slices.popleft()()
+        sim.settle_down()
+        for store in sim.busy():
+            if store != NAME:
+                sim.finish(store)
+    sim.fail(NAME, kept=True)
+    # The process was stopped for so long that the message is due when the store is open again.
+    sim.clock.advance(310_000)
+    sim.settle_down()
+    sim.finish_all()
+    sim.compare()
+    (partition,) = sim.model.entities[subscription].partitions
+    assert not partition.rows

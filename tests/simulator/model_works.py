@@ -526,13 +526,16 @@ class Works(Commits):
             if one.kind in ("decide", "record"):
                 one.op.fail(Unknown)
 
+    def namespace_read(self) -> None:
+        """The bus has read its entities again: rules that were in doubt hold if they are there."""
+        self.namespace.use_rules(self.namespace.in_doubt)
+
     def namespace_opened(self) -> None:
         """The namespace's store is open again: what was in doubt is so no more."""
         namespace = self.namespace
         namespace.online = True
         namespace.producers = dict(namespace.kept)
         doubted, namespace.in_doubt = namespace.in_doubt, []
-        namespace.use_rules(doubted)
         works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
         works.sort(key=lambda work: namespace.order(work.number))
         for work in works:
