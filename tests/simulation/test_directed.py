@@ -14,6 +14,8 @@ from onibus.directory.producers import Note
 from onibus.gateway import receiving
 from onibus.gateway.transacting import Transaction
 from onibus.shard.runner import run
+from tests.simulator.counters import set_counter
+from tests.simulator.log_readers import NamedReader
 from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.simulation import Simulation, small_sizes
@@ -252,3 +254,22 @@ def test_rules_in_doubt_hold_once_the_bus_has_read_them_again() -> None:
     sim.compare()
     (partition,) = sim.model.entities[subscription].partitions
     assert not partition.rows
+
+
+def test_a_reader_at_a_number_that_comes_next_again_is_dropped() -> None:
+    sim = Simulation(3)
+    clients = Workload(sim, ["plain"])
+    entity = sim.model.entities["plain"]
+    clients._send("plain", [Message(body=b"1"), Message(body=b"2")])
+    sim.finish_all()
+    reader = NamedReader(entity, "n0", [2])
+    clients.readers.append(reader)
+    clients._read_log(reader)
+    assert clients.readers == [reader]
+    # The counter has rolled over, and its next number is 2.
+    set_counter(sim.broker, "plain", (1 << 63) + 2)
+    part = sim.model.part(entity, 0)
+    part.rolled = True
+    part.set_counter(2)
+    clients._read_log(reader)
+    assert clients.readers == []
