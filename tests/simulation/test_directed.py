@@ -8,13 +8,18 @@ import pytest
 
 from onibus.core.errors import PartitionOffline
 from onibus.core.message import Message
+from onibus.directory.entity_rules import without_rule
 from onibus.directory.namespace import NAME
 from onibus.directory.producers import Note
 from onibus.gateway import receiving
+from onibus.gateway.transacting import Transaction
 from onibus.shard.runner import run
+from tests.simulator.counters import set_counter
+from tests.simulator.log_readers import NamedReader
 from tests.simulator.model_moves import FORWARD_SLICE
 from tests.simulator.model_works import Note as NoteModel
 from tests.simulator.simulation import Simulation, small_sizes
+from tests.simulator.transactions import LIMIT, TransactionModel
 from tests.simulator.workload import Workload
 
 
@@ -176,3 +181,95 @@ def test_a_receiver_gets_nothing_although_a_later_one_hides_a_message_for_no_tim
     sim.settle_down()
     assert not sim.model.ops
     sim.compare()
+
+
+def transact(
+    clients: Workload, sends: dict[str, Message], removed: tuple[str, str] | None = None
+) -> None:
+    """Commit a transaction that sends messages, and removes a rule of a subscription."""
+    sim = clients.sim
+    real, model = Transaction(sim.broker, LIMIT), TransactionModel(sim.model)
+    for name, message in sends.items():
+        real.send(name, [message])
+        model.send(name, [message])
+    if removed is not None:
+        name, rule = removed
+        real.change_rules(name, lambda rules: without_rule(rules, rule))
+        model.change_rule(name, rule, remove=True)
+    sim.do("commit transaction", real.commit, model.commit)
+
+
+def schedule(clients: Workload, name: str, body: bytes, after_ms: int) -> None:
+    """Send a message that is enqueued after that time."""
+    due = clients.sim.clock.wall() + after_ms
+    clients._send(name, [Message(body=body, message_id="m", scheduled_enqueue_time_ms=due)])
+    clients.sim.finish_all(flush=True)
+
+
+def test_what_a_store_decides_is_not_staged_in_it() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["plain", "detecting", "fading"])
+    stores = [sim.model.entities[name].stores for name in ("plain", "detecting", "fading")]
+    assert stores == [["b"], ["a"], ["b"]]
+    schedule(clients, "plain", b"later", 1_000)
+    # The store that gets the larger message decides: `b`, then `a`.
+    transact(clients, {"plain": Message(body=b"x" * 100), "detecting": Message(body=b"y")})
+    transact(clients, {"fading": Message(body=b"y"), "detecting": Message(body=b"x" * 100)})
+    # `b` has staged its part of the second; `a` has staged one, then decided the other.
+    for store in ("b", "a", "a"):
+        sim.finish(store)
+    # What `b` decides is lost. The message is due when the bus is opened again.
+    assert sim.busy() == ["b"]
+    sim.writers["b"].take()
+    sim.reboot(1_000, 0)
+    # The first commit has the published part, and not yet the message.
+    sim.finish("b")
+    sim.compare()
+    sim.finish_all(flush=True)
+    sim.compare()
+    assert [row.message.body for row in sim.model.entities["plain"].parts[0].rows.values()] == [
+        b"later"
+    ]
+
+
+def test_rules_in_doubt_hold_once_the_bus_has_read_them_again() -> None:
+    sim = Simulation(1)
+    clients = Workload(sim, ["news"])
+    subscription = "news/subscriptions/changed"
+    schedule(clients, "news", b"later", 60_000)
+    transact(clients, {"news": Message(body=b"now")}, (subscription, "marked"))
+    while sim.busy() != [NAME]:
+        # Rules run in slices before the message is staged.
+        while sim.broker.turns.slices:
+            sim.broker.turns.slices.popleft()()
+        sim.settle_down()
+        for store in sim.busy():
+            if store != NAME:
+                sim.finish(store)
+    sim.fail(NAME, kept=True)
+    # The process was stopped for so long that the message is due when the store is open again.
+    sim.clock.advance(310_000)
+    sim.settle_down()
+    sim.finish_all()
+    sim.compare()
+    (partition,) = sim.model.entities[subscription].partitions
+    assert not partition.rows
+
+
+def test_a_reader_at_a_number_that_comes_next_again_is_dropped() -> None:
+    sim = Simulation(3)
+    clients = Workload(sim, ["plain"])
+    entity = sim.model.entities["plain"]
+    clients._send("plain", [Message(body=b"1"), Message(body=b"2")])
+    sim.finish_all()
+    reader = NamedReader(entity, "n0", [2])
+    clients.readers.append(reader)
+    clients._read_log(reader)
+    assert clients.readers == [reader]
+    # The counter has rolled over, and its next number is 2.
+    set_counter(sim.broker, "plain", (1 << 63) + 2)
+    part = sim.model.part(entity, 0)
+    part.rolled = True
+    part.set_counter(2)
+    clients._read_log(reader)
+    assert clients.readers == []

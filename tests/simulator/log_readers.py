@@ -101,8 +101,10 @@ class LogReaders(Claimers):
         if first is None or first > part.shown:
             # Where it was made counted on what a store then lost before it was durable.
             return
-        if first < part.hole:
-            # The counter has skipped numbers since, and may have come to this one again.
+        before = (part.history[ordinal][0] for ordinal in range(1, first))
+        if first < part.hole or (first == part.hole and start in before):
+            # The counter has skipped numbers since, and may have come to this one again. Which of
+            # the two places the bus takes depends on whether it has committed that it skipped.
             self.readers.remove(reader)
             return
         words = f"read {entity.name} {index} from {start} as {reader.name}"

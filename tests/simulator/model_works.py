@@ -86,6 +86,13 @@ class WorkModel:
         #: the rules that subscriptions have once it is decided (P11)
         self.rules: dict[EntityModel, list[str]] = {}
 
+    def is_kept(self, store: str, part: WorkPart) -> bool:
+        """Return whether a store keeps a part until the work is decided.
+
+        The store that decides keeps only what the part holds: its sends come with the decision.
+        """
+        return store != self.decider or bool(part.changes)
+
 
 class Written(msgspec.Struct, frozen=True):
     """Something that is written into the namespace's own store."""
@@ -215,7 +222,8 @@ class Works(Commits):
         self.namespace.bus_numbers[work.number] = self.namespace.last_number
         for (entity, index), part in parts.items():
             partition = self.part(entity, index)
-            partition.staged[work.number] = part
+            if work.is_kept(entity.stores[index], part):
+                partition.staged[work.number] = part
             for change in part.changes:
                 outlet = outlet_of(partition, change.uid)
                 assert outlet is not None
@@ -389,8 +397,9 @@ class Works(Commits):
     def forget(self, work: WorkModel) -> None:
         """Discard the staged parts of a multi-partition operation."""
         del self.works[work.number]
-        for entity, index in work.parts:
-            if self._is_there(entity) and self.online(entity, index):
+        for (entity, index), part in work.parts.items():
+            kept = work.is_kept(entity.stores[index], part)
+            if kept and self._is_there(entity) and self.online(entity, index):
                 self.unstage(entity, index, work.number)
 
     def unstage(self, entity: EntityModel, index: int, number: int) -> None:
@@ -461,8 +470,9 @@ class Works(Commits):
 
     def publish_part(self, entity: EntityModel, index: int, number: int) -> None:
         self.advance(entity, index)
-        part = self.part(entity, index).staged.pop(number)
-        work = self.works.get(number)
+        staged, work = self.part(entity, index).staged, self.works.get(number)
+        # The deciding store may have nothing of it staged.
+        part = staged.pop(number) if number in staged else self.works[number].parts[entity, index]
         sent = self.carry_out(entity, index, part, Op("before") if work is None else work.op)
         if work is not None:
             work.sent += sent
@@ -516,13 +526,16 @@ class Works(Commits):
             if one.kind in ("decide", "record"):
                 one.op.fail(Unknown)
 
+    def namespace_read(self) -> None:
+        """The bus has read its entities again: rules that were in doubt hold if they are there."""
+        self.namespace.use_rules(self.namespace.in_doubt)
+
     def namespace_opened(self) -> None:
         """The namespace's store is open again: what was in doubt is so no more."""
         namespace = self.namespace
         namespace.online = True
         namespace.producers = dict(namespace.kept)
         doubted, namespace.in_doubt = namespace.in_doubt, []
-        namespace.use_rules(doubted)
         works = list(dict.fromkeys(one.work for one in doubted if one.work is not None))
         works.sort(key=lambda work: namespace.order(work.number))
         for work in works:

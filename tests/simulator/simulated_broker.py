@@ -135,6 +135,8 @@ class SimulatedWorks(Works):
 
     def open(self, store: Store) -> None:
         model = self._simulated.model
+        # Publishing what was decided brings partitions up to the present, with the rules read.
+        model.namespace_read()
         super().open(store)
         if not model.namespace.online:
             # What a claim in doubt held is given back then: perhaps after somebody gave up.
