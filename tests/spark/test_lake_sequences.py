@@ -26,7 +26,7 @@ from onibus.spark.lake_writer import LakeWriter
 from tests.client.server_helpers import ServerThread
 from tests.spark.lake_sequence import Sequence
 
-SEQUENCES = int(os.environ.get("ONIBUS_SEQUENCES", "100"))
+SEQUENCES = int(os.environ.get("ONIBUS_SEQUENCES", "300"))
 
 
 @pytest.fixture
