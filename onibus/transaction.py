@@ -28,7 +28,7 @@ class Transaction:
 
     def __init__(self, bus: Caller, limit: int) -> None:
         self._bus = bus
-        self._gathered = transacting.Transaction(bus.broker, limit)
+        self._gathered = transacting.OpenTransaction(bus.broker, limit)
 
     async def send(self, entity: str, message: Message) -> None:
         """Send a message when the transaction commits."""

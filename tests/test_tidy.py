@@ -148,6 +148,16 @@ def test_no_module_is_dead() -> None:
     assert not dead, f"nobody imports {', '.join(dead)}"
 
 
+def test_no_class_name_stands_for_three_things() -> None:
+    named: dict[str, list[str]] = {}
+    for path in python_files("onibus"):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(path)
+    found = [f"{name}: {', '.join(paths)}" for name, paths in named.items() if len(paths) > 2]
+    assert not found, "\n".join(found)
+
+
 def test_no_leftovers_and_no_paths_of_one_machine() -> None:
     files = project_files()
     if files is None:

@@ -22,7 +22,7 @@ from onibus.cli.filters import (
 )
 from onibus.cli.looking import Limit, seen
 from onibus.cli.output import MESSAGE_COLUMNS, moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.core.inspection import Filter
 from onibus.core.message import ReceivedMessage
 
@@ -37,7 +37,7 @@ _Columns = dict[str, Callable[[ReceivedMessage], Any]]
 
 @command(dead_letters_app, "list")
 def list_dead_letters(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     limit: Limit = 50,
     sql: Sql = None,
@@ -63,7 +63,7 @@ def list_dead_letters(
 
 @command(dead_letters_app, "resubmit")
 def resubmit(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     numbers: Numbers = None,
     everything: Annotated[
@@ -115,7 +115,7 @@ def resubmit(
 
 @command(scheduled_app, "list")
 def list_scheduled(
-    session: Session, entity: Entity, limit: Limit = 50, message_id: WithId = None
+    session: CommandSession, entity: Entity, limit: Limit = 50, message_id: WithId = None
 ) -> None:
     """List messages scheduled for a later time."""
     columns: _Columns = {
@@ -131,7 +131,7 @@ def list_scheduled(
 
 
 @command(scheduled_app, "cancel")
-def cancel(session: Session, entity: Entity, numbers: list[int]) -> None:
+def cancel(session: CommandSession, entity: Entity, numbers: list[int]) -> None:
     """Cancel scheduled messages by sequence number; if one is not found, cancel none."""
     session.client.cancel_scheduled(entity, numbers)
     session.out.done({"cancelled": numbers}, f"{len(numbers)} cancelled")
@@ -139,7 +139,7 @@ def cancel(session: Session, entity: Entity, numbers: list[int]) -> None:
 
 @command(deferred_app, "list")
 def list_deferred(
-    session: Session, entity: Entity, limit: Limit = 50, message_id: WithId = None
+    session: CommandSession, entity: Entity, limit: Limit = 50, message_id: WithId = None
 ) -> None:
     """List deferred messages."""
     found = seen(session, entity, Filter(state="deferred", message_id=message_id))
@@ -147,7 +147,7 @@ def list_deferred(
 
 
 @command(deferred_app, "undefer")
-def undefer(session: Session, entity: Entity, numbers: list[int]) -> None:
+def undefer(session: CommandSession, entity: Entity, numbers: list[int]) -> None:
     """Reactivate deferred messages by sequence number; if one is not found, reactivate none."""
     session.client.undefer(entity, numbers)
     session.out.done({"undeferred": numbers}, f"{len(numbers)} reactivated")

@@ -7,13 +7,13 @@ import typer
 
 from onibus.cli.entities import Yes
 from onibus.cli.output import moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 
 clock_app = typer.Typer(help="Show the server's clock, or confirm it.", no_args_is_help=True)
 
 
 @command(clock_app, "show")
-def show_clock(session: Session) -> None:
+def show_clock(session: CommandSession) -> None:
     """Show the server's clock, and the time that it has confirmed."""
     found = session.client.clock()
     ahead = {
@@ -32,7 +32,7 @@ def show_clock(session: Session) -> None:
 
 
 @command(clock_app, "accept")
-def accept_clock(session: Session, yes: Yes = False) -> None:
+def accept_clock(session: CommandSession, yes: Yes = False) -> None:
     """Confirm that the server's clock is correct.
 
     From now on messages expire, recorded ids are discarded and scheduled messages are enqueued by

@@ -11,7 +11,7 @@ import typer
 from rich.progress import Progress
 
 from onibus.cli.output import bytes_text, moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import named
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def backup(
-    session: Session,
+    session: CommandSession,
     target: Backup,
     data: Data = None,
     config: ConfigFile = None,
@@ -60,7 +60,7 @@ def backup(
 
 
 def restore(
-    session: Session,
+    session: CommandSession,
     source: Backup,
     data: Data = None,
     config: ConfigFile = None,
@@ -129,7 +129,7 @@ def _bars(progress: Progress, what: str) -> Any:
     return show
 
 
-def _report(session: Session, made: Manifest, where: Path, more: str) -> None:
+def _report(session: CommandSession, made: Manifest, where: Path, more: str) -> None:
     sentence = f"{where}: {len(made.stores)} stores, {bytes_text(made.bytes)}; {more}"
     plain = {"directory": str(where), "bytes": made.bytes} | msgspec.to_builtins(made)
     session.out.done(plain, sentence)

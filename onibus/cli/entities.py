@@ -11,7 +11,7 @@ import typer
 from onibus.api.entities import EntityInfo, subscription_name
 from onibus.api.rules import rule_out
 from onibus.cli.output import age, bytes_text, moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import settings_of
 from onibus.core.rules.rule import Rule, SqlFilter
 
@@ -60,7 +60,7 @@ def entity_plain(info: EntityInfo[Any]) -> Any:
     return plain
 
 
-def _show(session: Session, info: EntityInfo[Any]) -> None:
+def _show(session: CommandSession, info: EntityInfo[Any]) -> None:
     counts = {
         name.removesuffix("_count").replace("_", " "): getattr(info, name)
         for name in EntityInfo.__struct_fields__
@@ -120,7 +120,7 @@ def _given(
 
 @command(queue_app, "create")
 def create_queue(
-    session: Session,
+    session: CommandSession,
     name: Name,
     settings: Set = None,
     duplicates: Duplicates = False,
@@ -135,7 +135,7 @@ def create_queue(
 
 
 @command(queue_app, "list")
-def list_queues(session: Session) -> None:
+def list_queues(session: CommandSession) -> None:
     """List all queues with their message counts."""
     client = session.client
     infos = [client.queue(name) for name in client.queues()]
@@ -143,20 +143,20 @@ def list_queues(session: Session) -> None:
 
 
 @command(queue_app, "show")
-def show_queue(session: Session, name: Name) -> None:
+def show_queue(session: CommandSession, name: Name) -> None:
     """Show a queue's settings and counts."""
     _show(session, session.client.queue(name))
 
 
 @command(queue_app, "update")
-def update_queue(session: Session, name: Name, settings: Set = None) -> None:
+def update_queue(session: CommandSession, name: Name, settings: Set = None) -> None:
     """Change a queue's settings."""
     info = session.client.change_queue(name, **_something(settings))
     session.out.done(entity_plain(info), f"queue {info.name} updated")
 
 
 @command(queue_app, "delete")
-def delete_queue(session: Session, name: Name, yes: Yes = False) -> None:
+def delete_queue(session: CommandSession, name: Name, yes: Yes = False) -> None:
     """Delete a queue and all its messages."""
     session.confirm(f"Delete queue {name} and all its messages?", yes)
     session.client.delete_queue(name)
@@ -165,7 +165,7 @@ def delete_queue(session: Session, name: Name, yes: Yes = False) -> None:
 
 @command(topic_app, "create")
 def create_topic(
-    session: Session,
+    session: CommandSession,
     name: Name,
     settings: Set = None,
     duplicates: Duplicates = False,
@@ -178,7 +178,7 @@ def create_topic(
 
 
 @command(topic_app, "list")
-def list_topics(session: Session) -> None:
+def list_topics(session: CommandSession) -> None:
     """List all topics."""
     client = session.client
     infos = [client.topic(name) for name in client.topics()]
@@ -194,20 +194,20 @@ def list_topics(session: Session) -> None:
 
 
 @command(topic_app, "show")
-def show_topic(session: Session, name: Name) -> None:
+def show_topic(session: CommandSession, name: Name) -> None:
     """Show a topic's settings, counts and subscriptions."""
     _show(session, session.client.topic(name))
 
 
 @command(topic_app, "update")
-def update_topic(session: Session, name: Name, settings: Set = None) -> None:
+def update_topic(session: CommandSession, name: Name, settings: Set = None) -> None:
     """Change a topic's settings."""
     info = session.client.change_topic(name, **_something(settings))
     session.out.done(entity_plain(info), f"topic {info.name} updated")
 
 
 @command(topic_app, "delete")
-def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
+def delete_topic(session: CommandSession, name: Name, yes: Yes = False) -> None:
     """Delete a topic, its subscriptions and all their messages."""
     session.confirm(f"Delete topic {name}, its subscriptions and all their messages?", yes)
     session.client.delete_topic(name)
@@ -216,7 +216,7 @@ def delete_topic(session: Session, name: Name, yes: Yes = False) -> None:
 
 @command(subscription_app, "create")
 def create_subscription(
-    session: Session,
+    session: CommandSession,
     topic: Topic,
     name: Subscription,
     settings: Set = None,
@@ -234,7 +234,7 @@ def create_subscription(
 
 
 @command(subscription_app, "list")
-def list_subscriptions(session: Session, topic: Topic) -> None:
+def list_subscriptions(session: CommandSession, topic: Topic) -> None:
     """List a topic's subscriptions with their message counts."""
     client = session.client
     infos = [client.subscription(name) for name in client.topic(topic).subscriptions]
@@ -242,14 +242,14 @@ def list_subscriptions(session: Session, topic: Topic) -> None:
 
 
 @command(subscription_app, "show")
-def show_subscription(session: Session, topic: Topic, name: Subscription) -> None:
+def show_subscription(session: CommandSession, topic: Topic, name: Subscription) -> None:
     """Show a subscription's settings, counts and rules."""
     _show(session, session.client.subscription(subscription_name(topic, name)))
 
 
 @command(subscription_app, "update")
 def update_subscription(
-    session: Session, topic: Topic, name: Subscription, settings: Set = None
+    session: CommandSession, topic: Topic, name: Subscription, settings: Set = None
 ) -> None:
     """Change a subscription's settings."""
     whole = subscription_name(topic, name)
@@ -259,7 +259,7 @@ def update_subscription(
 
 @command(subscription_app, "delete")
 def delete_subscription(
-    session: Session, topic: Topic, name: Subscription, yes: Yes = False
+    session: CommandSession, topic: Topic, name: Subscription, yes: Yes = False
 ) -> None:
     """Delete a subscription and all its messages."""
     whole = subscription_name(topic, name)

@@ -13,7 +13,7 @@ import typer
 from onibus.cli import exits
 from onibus.cli.copies import ConfigFile, Stores, places_of, refuse_unknown
 from onibus.cli.output import bytes_text
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def check(
-    session: Session,
+    session: CommandSession,
     directory: Annotated[
         Path | None,
         typer.Argument(help="Data directory that no server has open. Default: data."),
@@ -60,7 +60,7 @@ def check(
 
 
 def doctor(
-    session: Session,
+    session: CommandSession,
     directory: Annotated[
         Path | None, typer.Option("--data", help="Data directory to inspect. Default: none.")
     ] = None,

@@ -14,7 +14,7 @@ import typer
 
 from onibus.cli.entities import Yes
 from onibus.cli.printing import print_line
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import duration_ms
 from onibus.security.keys import AccessKey
 from onibus.security.rights import Right
@@ -44,7 +44,7 @@ Alone = Annotated[
 
 
 @command(keys_app, "list")
-def list_keys(session: Session) -> None:
+def list_keys(session: CommandSession) -> None:
     """List all keys, without their secrets."""
     columns: dict[str, Callable[[Any], Any]] = {
         "name": lambda one: one.name,
@@ -57,7 +57,11 @@ def list_keys(session: Session) -> None:
 
 @command(keys_app, "create")
 def create_key(
-    session: Session, name: KeyName, rights: Rights = None, entity: Of = "", alone: Alone = False
+    session: CommandSession,
+    name: KeyName,
+    rights: Rights = None,
+    entity: Of = "",
+    alone: Alone = False,
 ) -> None:
     """Create a key and show its secrets, this once."""
     if not rights:
@@ -68,7 +72,7 @@ def create_key(
 
 @command(keys_app, "rotate")
 def rotate_key(
-    session: Session,
+    session: CommandSession,
     name: KeyName,
     which: Annotated[
         Literal["primary", "secondary"], typer.Argument(help="Secret to replace.")
@@ -85,7 +89,7 @@ def rotate_key(
 
 @command(keys_app, "token")
 def make_token(
-    session: Session,
+    session: CommandSession,
     name: KeyName,
     lasting: Annotated[
         str, typer.Option("--for", help="Lifetime of the token: 12h, 90d. Default: 365d.")
@@ -105,14 +109,14 @@ def make_token(
 
 
 @command(keys_app, "delete")
-def delete_key(session: Session, name: KeyName, entity: Of = "", yes: Yes = False) -> None:
+def delete_key(session: CommandSession, name: KeyName, entity: Of = "", yes: Yes = False) -> None:
     """Delete a key; clients that use it are rejected."""
     session.confirm(f"Delete key {name}? Its clients are rejected at once.", yes)
     session.client.delete_key(name, entity=entity)
     session.out.done({"deleted": name, "entity": entity}, f"key {name} deleted")
 
 
-def _show(session: Session, key: AccessKey, secret: str, alone: bool) -> None:
+def _show(session: CommandSession, key: AccessKey, secret: str, alone: bool) -> None:
     """Show a key, and the connection string with its new secret."""
     from onibus.server.connection_strings import connection_string
 

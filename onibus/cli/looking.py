@@ -22,7 +22,7 @@ from onibus.cli.filters import (
     filter_of,
 )
 from onibus.cli.output import age, moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.core.inspection import Filter, SessionInfo
 from onibus.core.message import ReceivedMessage
 
@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 
 
 def peek(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     limit: Limit = 50,
     start: Annotated[int, typer.Option(help="Start at this sequence number.")] = 0,
@@ -62,7 +62,7 @@ def peek(
 
 
 def seen(
-    session: Session,
+    session: CommandSession,
     entity: str,
     where: Filter | None,
     *,
@@ -78,7 +78,7 @@ def seen(
 
 
 def purge(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     state: State = None,
     sql: Sql = None,
@@ -105,7 +105,7 @@ def purge(
     session.out.done({"purged": count}, f"{count} deleted")
 
 
-def sessions(session: Session, entity: Entity) -> None:
+def sessions(session: CommandSession, entity: Entity) -> None:
     """List sessions with counts, oldest age, lock holder and state."""
     now = time.time() * 1000
     columns: dict[str, Callable[[SessionInfo], Any]] = {
@@ -129,7 +129,7 @@ def _age(stamp: int | None, now: float) -> str | None:
     return None if stamp is None else age(now - stamp)
 
 
-def duplicates(session: Session, entity: Entity) -> None:
+def duplicates(session: CommandSession, entity: Entity) -> None:
     """List the latest messages dropped as duplicates, oldest first."""
     columns: dict[str, Callable[[Any], Any]] = {
         "message id": lambda one: one[0],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onibus.cli import exits
-from onibus.cli.session import Session
+from onibus.cli.session import CommandSession
 from onibus.client import problems
 from onibus.core import errors
 from onibus.core.errors import Failed, InvalidArgument, OnibusError, Refused
@@ -71,7 +71,7 @@ class PipelineFailed(Failed):
     code = "pipeline-failed"
 
 
-def source_of(session: Session, entity: str) -> dict[str, str]:
+def source_of(session: CommandSession, entity: str) -> dict[str, str]:
     """Return the options of format `onibus` for an entity of the chosen server."""
     options = {"connection": session.connection, "entity": entity}
     if session.trust is not None:
@@ -81,7 +81,7 @@ def source_of(session: Session, entity: str) -> dict[str, str]:
 
 @contextmanager
 def spark_for(
-    session: Session,
+    session: CommandSession,
     master: str | None,
     conf: list[str] | None,
     stop: threading.Event | None = None,
@@ -97,7 +97,7 @@ def spark_for(
 
 @contextmanager
 def spark_when_needed(
-    session: Session,
+    session: CommandSession,
     master: str | None,
     conf: list[str] | None,
     stop: threading.Event | None = None,
@@ -264,7 +264,7 @@ def seconds_of(interval: str) -> float:
     return float(found[1]) * {"second": 1, "minute": 60, "hour": 3600}[found[2]]
 
 
-def progress_of(session: Session, words: str) -> Callable[[str], None]:
+def progress_of(session: CommandSession, words: str) -> Callable[[str], None]:
     """Return a function that shows what a job is doing."""
 
     def tell(what: str) -> None:

@@ -28,7 +28,7 @@ from onibus.cli.pipeline import (
     told_plainly,
     without_digits,
 )
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import keep_ms_of, moment_ms
 from onibus.core.errors import InvalidOperation, OnibusError
 
@@ -109,7 +109,7 @@ def register(app: typer.Typer) -> None:
 
 
 def capture(
-    session: Session,
+    session: CommandSession,
     entity: Annotated[
         str | None, typer.Argument(help="A queue, a topic, or topic/subscriptions/name.")
     ] = None,
@@ -210,7 +210,7 @@ def _telling(progress: Progress, entity: str) -> Callable[[Captured], None]:
 
 
 def _capture_all(
-    session: Session,
+    session: CommandSession,
     lake: str,
     rest: float | None,
     stop: threading.Event,
@@ -280,7 +280,7 @@ def _sentence(done: Captured) -> str:
 
 
 def register_tables(
-    session: Session,
+    session: CommandSession,
     entity: Annotated[
         str | None,
         typer.Argument(help="A queue, a topic, or a subscription. Default: all of the lake."),
@@ -304,7 +304,7 @@ def register_tables(
 
 
 def audit(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     lake: LakeFolder = "lake",
     broker: Annotated[
@@ -372,7 +372,7 @@ def _marks(given: list[str] | None) -> list[tuple[datetime, str]]:
     return found
 
 
-def _show(session: Session, verdict: Verdict, page: Path | None) -> None:
+def _show(session: CommandSession, verdict: Verdict, page: Path | None) -> None:
     """Print a verdict."""
     out = session.out
     if out.as_json:
@@ -416,7 +416,7 @@ def _range(verdict: Verdict) -> str:
 
 
 def report(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     lake: LakeFolder = "lake",
     to: Annotated[Path, typer.Option("--to", help="HTML file to write.")] = Path("report.html"),

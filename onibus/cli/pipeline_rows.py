@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from onibus.cli.pipeline import Conf, Master, spark_for
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import duration_ms, moment_ms, named, optional_ms, settings_of
 from onibus.core.settings import QueueSettings, make
 
@@ -49,7 +49,7 @@ def register(app: typer.Typer) -> None:
 
 
 def process(
-    session: Session,
+    session: CommandSession,
     source: Source,
     out: Out,
     format: Format = "parquet",
@@ -120,7 +120,7 @@ def process(
 
 
 def deduplicate(
-    session: Session,
+    session: CommandSession,
     source: Source,
     out: Out,
     format: Format = "parquet",

@@ -10,7 +10,7 @@ import typer
 
 from onibus.cli.pipeline import Conf, Entity, Master, source_of, spark_for
 from onibus.cli.pipeline_rows import Format, Options, Source, read_source
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import moment_ms
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
 
 
 def ingest(
-    session: Session,
+    session: CommandSession,
     source: Source,
     entity: Entity,
     format: Format = "parquet",
@@ -141,7 +141,7 @@ def ingest(
 
 
 def replay(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     name: ReplayName,
     to: To = None,

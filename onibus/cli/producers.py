@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from onibus.cli.entities import Yes
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.core.errors import InvalidArgument
 
 producers_app = typer.Typer(
@@ -19,7 +19,7 @@ Entity = Annotated[str, typer.Argument(help="Name of the queue or topic.")]
 
 
 @command(producers_app, "list")
-def list_producers(session: Session, entity: Entity) -> None:
+def list_producers(session: CommandSession, entity: Entity) -> None:
     """List the producers that published batches to an entity."""
     session.out.rows(
         session.client.producers(entity),
@@ -35,7 +35,7 @@ def list_producers(session: Session, entity: Entity) -> None:
 
 @command(producers_app, "forget")
 def forget_producer(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     producer: Annotated[str, typer.Argument(help="Name of the producer.")],
     yes: Yes = False,

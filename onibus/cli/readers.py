@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 
 from onibus.cli.filters import Entity
 from onibus.cli.output import moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.core.errors import ClaimNotFound
 
 readers_app = typer.Typer(help="List or remove named readers of a log.", no_args_is_help=True)
@@ -21,7 +21,7 @@ Reader = Annotated[str, typer.Option("--reader", help="Name of the reader.")]
 
 
 @command(readers_app, "list")
-def list_readers(session: Session, entity: Entity) -> None:
+def list_readers(session: CommandSession, entity: Entity) -> None:
     """List named readers, their positions and their backlog."""
     columns: _Columns = {
         "reader": lambda one: one.name,
@@ -36,14 +36,14 @@ def list_readers(session: Session, entity: Entity) -> None:
 
 
 @command(readers_app, "remove")
-def remove(session: Session, entity: Entity, reader: Reader) -> None:
+def remove(session: CommandSession, entity: Entity, reader: Reader) -> None:
     """Remove a named reader; messages retained only for it can then be deleted."""
     session.client.delete_reader(entity, reader)
     session.out.done({"removed": reader}, f"reader {reader} removed")
 
 
 @command(claims_app, "list")
-def list_claims(session: Session, entity: Entity) -> None:
+def list_claims(session: CommandSession, entity: Entity) -> None:
     """List claims that are neither committed nor released."""
     columns: _Columns = {
         "reader": lambda one: one.reader,
@@ -58,7 +58,7 @@ def list_claims(session: Session, entity: Entity) -> None:
 
 @command(claims_app, "release")
 def release(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     numbers: Annotated[
         list[int] | None, typer.Argument(help="Claim numbers. Default: all claims of the reader.")

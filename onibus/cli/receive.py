@@ -9,7 +9,7 @@ import typer
 from onibus.api.messages import message_out
 from onibus.cli.filters import Entity
 from onibus.cli.output import MESSAGE_COLUMNS
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import duration_ms
 from onibus.core.message import ReceivedMessage
 
@@ -45,7 +45,7 @@ def register(app: typer.Typer) -> None:
 
 
 def receive(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, help="Receive at most this many.")
@@ -106,7 +106,7 @@ def receive(
     session.out.say(f"{len(messages)} {'deleted' if delete else _DONE[then]}")
 
 
-def _show(session: Session, messages: list[ReceivedMessage], left: bool) -> None:
+def _show(session: CommandSession, messages: list[ReceivedMessage], left: bool) -> None:
     # Every received message is locked, so the state says nothing.
     columns = {name: show for name, show in MESSAGE_COLUMNS.items() if name != "state"}
     if left:
@@ -115,7 +115,7 @@ def _show(session: Session, messages: list[ReceivedMessage], left: bool) -> None
 
 
 def settle(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     verb: Annotated[
         str, typer.Argument(help=f"Settlement: {', '.join(_SETTLEMENTS)}, or {RENEW} the lock.")

@@ -9,7 +9,7 @@ import typer
 from onibus.api.entities import subscription_name
 from onibus.api.rules import rule_out
 from onibus.cli.entities import Subscription, Topic, rule_text
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import named, plain_value
 from onibus.core.errors import MessageNotFound
 from onibus.core.rules.correlation import FIELDS, CorrelationFilter
@@ -55,7 +55,7 @@ def _rule(
 
 @command(rule_app, "create")
 def create_rule(
-    session: Session,
+    session: CommandSession,
     topic: Topic,
     subscription: Subscription,
     name: RuleName,
@@ -71,7 +71,7 @@ def create_rule(
 
 
 @command(rule_app, "list")
-def list_rules(session: Session, topic: Topic, subscription: Subscription) -> None:
+def list_rules(session: CommandSession, topic: Topic, subscription: Subscription) -> None:
     """List the rules of a subscription."""
     rules = session.client.rules(subscription_name(topic, subscription))
     columns = {"name": lambda one: one.name, "selects → changes": rule_text}
@@ -81,7 +81,9 @@ def list_rules(session: Session, topic: Topic, subscription: Subscription) -> No
 
 
 @command(rule_app, "show")
-def show_rule(session: Session, topic: Topic, subscription: Subscription, name: RuleName) -> None:
+def show_rule(
+    session: CommandSession, topic: Topic, subscription: Subscription, name: RuleName
+) -> None:
     """Show a rule."""
     rules = session.client.rules(subscription_name(topic, subscription))
     for rule in rules:
@@ -93,7 +95,7 @@ def show_rule(session: Session, topic: Topic, subscription: Subscription, name: 
 
 @command(rule_app, "update")
 def update_rule(
-    session: Session,
+    session: CommandSession,
     topic: Topic,
     subscription: Subscription,
     name: RuleName,
@@ -109,7 +111,9 @@ def update_rule(
 
 
 @command(rule_app, "delete")
-def delete_rule(session: Session, topic: Topic, subscription: Subscription, name: RuleName) -> None:
+def delete_rule(
+    session: CommandSession, topic: Topic, subscription: Subscription, name: RuleName
+) -> None:
     """Delete a rule; a subscription without rules gets no messages."""
     session.client.delete_rule(subscription_name(topic, subscription), name)
     session.out.done({"deleted": name}, f"rule {name} deleted")

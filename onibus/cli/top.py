@@ -19,7 +19,7 @@ from rich.table import Table
 
 from onibus.api.entities import EntityInfo
 from onibus.cli.output import age, text
-from onibus.cli.session import Session, command
+from onibus.cli.session import CommandSession, command
 from onibus.core.errors import EntityNotFound
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def register(app: typer.Typer) -> None:
 
 
 def top(
-    session: Session,
+    session: CommandSession,
     interval: Annotated[float, typer.Option(help="Seconds between snapshots.", min=0.2)] = 2.0,
     looks: Annotated[
         int | None, typer.Option(help="Number of snapshots. Default: until Ctrl-C.")
@@ -65,7 +65,7 @@ def top(
         _watch(session, interval, looks)
 
 
-def _watch(session: Session, interval: float, looks: int | None) -> None:
+def _watch(session: CommandSession, interval: float, looks: int | None) -> None:
     before: dict[str, Look] = {}
     rounds = count() if looks is None else iter(range(looks))
     if session.out.as_json:
@@ -86,7 +86,7 @@ def _every(rounds: Iterator[int], interval: float) -> Iterator[int]:
         yield number
 
 
-def _tell(session: Session, before: dict[str, Look]) -> dict[str, Look]:
+def _tell(session: CommandSession, before: dict[str, Look]) -> dict[str, Look]:
     now = look_at_all(session.client)
     for name, look in now.items():
         session.out.document(

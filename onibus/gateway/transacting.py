@@ -62,7 +62,7 @@ class _Settled(NamedTuple):
     session: HeldSession | None
 
 
-class Transaction:
+class OpenTransaction:
     """Sends and settlements, gathered."""
 
     def __init__(self, broker: Broker, limit: int) -> None:

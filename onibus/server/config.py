@@ -33,7 +33,7 @@ from onibus.server.config_file import (
     read_topics,
 )
 from onibus.server.emulator import read_emulator
-from onibus.server.wanted import Wanted
+from onibus.server.wanted import WantedEntity
 from onibus.shard.clock import DAY_MS
 from onibus.shard.disk_room import RESERVE_BYTES
 
@@ -116,7 +116,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     quotas: Quotas = Quotas()
     limits: Limits = Limits()
     keys: list[AccessKey] = []
-    entities: list[Wanted] = []
+    entities: list[WantedEntity] = []
     #: what `onibus up` tells its pipeline
     lake: LakeConfig = LakeConfig()
     #: whether the file is a Service Bus emulator's

@@ -35,7 +35,7 @@ from onibus.core.rules.rule import FalseFilter, Filter, Rule, SqlAction, SqlFilt
 from onibus.protocols.atom.durations import milliseconds
 from onibus.security.keys import AccessKey, check_key
 from onibus.server import wanted
-from onibus.server.wanted import Wanted
+from onibus.server.wanted import WantedEntity
 
 Table = dict[str, Any]
 T = TypeVar("T")
@@ -99,7 +99,7 @@ def read_lake(where: str, value: Any, kind: type[T], known: Any) -> T:
     return as_struct(where, _settings(where, value), kind, known)
 
 
-def read_queues(where: str, value: Any) -> list[Wanted]:
+def read_queues(where: str, value: Any) -> list[WantedEntity]:
     """Return the queues of a configuration."""
     return [
         wanted.queue(f"{where}.{name}", name, _settings(f"{where}.{name}", given))
@@ -107,7 +107,7 @@ def read_queues(where: str, value: Any) -> list[Wanted]:
     ]
 
 
-def read_topics(where: str, value: Any) -> list[Wanted]:
+def read_topics(where: str, value: Any) -> list[WantedEntity]:
     """Return the topics of a configuration, each before its subscriptions."""
     found = []
     for name, given in as_table(where, value).items():
@@ -121,7 +121,7 @@ def read_topics(where: str, value: Any) -> list[Wanted]:
     return found
 
 
-def _subscription(where: str, topic: str, name: str, given: Any) -> Wanted:
+def _subscription(where: str, topic: str, name: str, given: Any) -> WantedEntity:
     settings = _settings(where, given)
     rules = settings.pop("rules", None)
     if rules is not None:

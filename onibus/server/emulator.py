@@ -25,7 +25,7 @@ from onibus.core.rules.rule import Filter, Rule, SqlAction, SqlFilter, TrueFilte
 from onibus.core.settings import QueueSettings, SubscriptionSettings, TopicSettings
 from onibus.protocols.atom.durations import milliseconds
 from onibus.server import wanted
-from onibus.server.wanted import Wanted
+from onibus.server.wanted import WantedEntity
 
 _log = logging.getLogger("onibus.server")
 
@@ -87,10 +87,10 @@ _CORRELATION = {
 }
 
 
-def read_emulator(text: str, file: str) -> list[Wanted]:
+def read_emulator(text: str, file: str) -> list[WantedEntity]:
     """Return the entities that a Config.json defines."""
     whole = Reader(file, _parse(text, file))
-    found: list[Wanted] = []
+    found: list[WantedEntity] = []
     namespaces = list(whole.table("UserConfig", required=True).tables("Namespaces"))
     if len(namespaces) != 1:
         raise InvalidArgument(f"{file}: UserConfig.Namespaces: give exactly one namespace")

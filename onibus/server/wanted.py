@@ -23,7 +23,7 @@ from onibus.core.settings import AnySettings, QueueSettings, SubscriptionSetting
 _log = logging.getLogger("onibus.server")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class WantedEntity(msgspec.Struct, frozen=True, kw_only=True):
     """An entity of a configuration, validated as far as possible without the others."""
 
     #: its place in the configuration, for errors: file and key
@@ -46,19 +46,19 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return {name.lower() for name in (self.topic, forward, dead) if name}
 
 
-def queue(where: str, name: str, given: dict[str, Any]) -> Wanted:
+def queue(where: str, name: str, given: dict[str, Any]) -> WantedEntity:
     """Return a queue to create."""
     return _checked(where, name, given, QueueSettings)
 
 
-def topic(where: str, name: str, given: dict[str, Any]) -> Wanted:
+def topic(where: str, name: str, given: dict[str, Any]) -> WantedEntity:
     """Return a topic to create."""
     return _checked(where, name, given, TopicSettings)
 
 
 def subscription(
     where: str, topic: str, name: str, given: dict[str, Any], rules: list[Rule] | None
-) -> Wanted:
+) -> WantedEntity:
     """Return a subscription to create."""
     return _checked(where, name, given, SubscriptionSettings, topic, rules)
 
@@ -70,13 +70,13 @@ def _checked(
     kind: type[QueueSettings] | type[TopicSettings] | type[SubscriptionSettings],
     topic: str = "",
     rules: list[Rule] | None = None,
-) -> Wanted:
+) -> WantedEntity:
     try:
         whole = subscription_name(topic.lower(), name) if topic else settings.check_name(name)
         made = settings.make(given, kind)
     except InvalidArgument as error:
         raise InvalidArgument(f"{where}: {error}") from None
-    return Wanted(
+    return WantedEntity(
         where=where,
         name=whole,
         settings=made,
@@ -87,7 +87,7 @@ def _checked(
     )
 
 
-async def create_missing(bus: Bus, wanted: Sequence[Wanted]) -> list[str]:
+async def create_missing(bus: Bus, wanted: Sequence[WantedEntity]) -> list[str]:
     """Create missing entities; return their names."""
     present = bus.broker.namespace.entities
     for one in wanted:
@@ -111,7 +111,7 @@ async def create_missing(bus: Bus, wanted: Sequence[Wanted]) -> list[str]:
     return made
 
 
-async def _create(bus: Bus, one: Wanted) -> None:
+async def _create(bus: Bus, one: WantedEntity) -> None:
     try:
         if isinstance(one.settings, QueueSettings):
             await bus.create_queue(one.name, **one.given)
@@ -123,7 +123,7 @@ async def _create(bus: Bus, one: Wanted) -> None:
         raise InvalidArgument(f"{one.where}: {error}") from None
 
 
-def _compare(one: Wanted, present: AnySettings) -> None:
+def _compare(one: WantedEntity, present: AnySettings) -> None:
     """Log the differences between an entity and the configuration."""
     if type(present) is not type(one.settings):
         raise EntityExists(f"{one.where}: {one.name} exists already as a different kind of entity")

@@ -56,7 +56,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class ConnectionOptions:
     """Which entity of which server; the same for reading and for writing."""
 
     #: a connection string, or an address such as http://localhost:5300
@@ -96,7 +96,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(Connection):
+class ReadOptions(ConnectionOptions):
     """Entity to read, and how."""
 
     mode: str = "log"
@@ -125,7 +125,7 @@ class ReadOptions(Connection):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions(Connection):
+class WriteOptions(ConnectionOptions):
     """Where rows are written, and as whose (R6)."""
 
     #: name under which the bus records the progress of a query

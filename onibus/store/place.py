@@ -30,7 +30,7 @@ _MAGIC = b"SQLite format 3\0"
 _STEP_NS = 50_000_000
 
 
-class Place:
+class StorePlace:
     """The files of an open store."""
 
     def __init__(self, path: str) -> None:

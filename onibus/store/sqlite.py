@@ -47,7 +47,7 @@ from onibus.store.connection import (
 from onibus.store.files import FreeBytes, ProbeFile, free_bytes, length_of, sync_directory
 from onibus.store.interface import Disk
 from onibus.store.log_room import LogRoom
-from onibus.store.place import Place, check_length, check_there
+from onibus.store.place import StorePlace, check_length, check_there
 from onibus.store.reading import Read, check_pages, judge, scan
 from onibus.store.turns import Turns
 
@@ -132,7 +132,7 @@ class SqliteStore:
             if not os.path.exists(self.path):
                 # Before an empty one is created in its place.
                 check_length(self.path, witness.read(self.path + ".witness"))
-            self._place = Place(self.path)
+            self._place = StorePlace(self.path)
             self._held.callback(self._place.close)
             self.disk = self._place.device
             testimony = witness.read(self.path + ".witness")

@@ -390,10 +390,10 @@ OF_WORKS = {
         works.Works, "store_opened", do_nothing, _OVER_STORES
     ),
     "half a transaction": Mutant(
-        transacting.Transaction, "_find", settle_what_is_held, ("plain", "fading", "mortal")
+        transacting.OpenTransaction, "_find", settle_what_is_held, ("plain", "fading", "mortal")
     ),
     "a rollback commits": Mutant(
-        transacting.Transaction, "rollback", commit_instead, ("plain", "fading", "mortal")
+        transacting.OpenTransaction, "rollback", commit_instead, ("plain", "fading", "mortal")
     ),
     "what is forwarded stays as well": Mutant(moving.Move, "parts", leave_at_the_source, _CHAIN),
     "an older batch is published": Mutant(

@@ -12,7 +12,7 @@ from onibus.directory.entity_rules import without_rule
 from onibus.directory.namespace import NAME
 from onibus.directory.producers import Note
 from onibus.gateway import receiving
-from onibus.gateway.transacting import Transaction
+from onibus.gateway.transacting import OpenTransaction
 from onibus.shard.runner import run
 from tests.simulator.counters import set_counter
 from tests.simulator.log_readers import NamedReader
@@ -188,7 +188,7 @@ def transact(
 ) -> None:
     """Commit a transaction that sends messages, and removes a rule of a subscription."""
     sim = clients.sim
-    real, model = Transaction(sim.broker, LIMIT), TransactionModel(sim.model)
+    real, model = OpenTransaction(sim.broker, LIMIT), TransactionModel(sim.model)
     for name, message in sends.items():
         real.send(name, [message])
         model.send(name, [message])

@@ -21,7 +21,7 @@ from onibus.core.message import Message
 from onibus.core.rules.rule import Rule
 from onibus.core.settings import TopicSettings
 from onibus.directory.entity_rules import without_rule
-from onibus.gateway.transacting import Transaction
+from onibus.gateway.transacting import OpenTransaction
 from tests.simulator.client_parts import Held, Session, brief, model_of, real_of
 from tests.simulator.mismatch import check
 from tests.simulator.model_bus import BusModel
@@ -165,12 +165,12 @@ class Transactions(Owners):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.unfinished: list[tuple[Transaction, TransactionModel]] = []
+        self.unfinished: list[tuple[OpenTransaction, TransactionModel]] = []
 
     def transact(self) -> None:
         """Open a transaction, gather, and end it or leave it open."""
         sim = self.sim
-        pair = (Transaction(sim.broker, LIMIT), TransactionModel(sim.model))
+        pair = (OpenTransaction(sim.broker, LIMIT), TransactionModel(sim.model))
         sim.step("transaction")
         for _ in range(self.random.randrange(1, 5)):
             self._gather(*pair)
@@ -200,7 +200,7 @@ class Transactions(Owners):
         alike = isinstance(errors[0], type(errors[1])) if errors[1] else errors[0] is None
         check(alike, f"{words}: bus {errors[0]!r}, model {errors[1]!r}")
 
-    def _gather(self, real: Transaction, model: TransactionModel) -> None:
+    def _gather(self, real: OpenTransaction, model: TransactionModel) -> None:
         rules = sum(map(len, model.rules.values()))
         if len(model.sends) + len(model.settlements) + rules >= LIMIT - 2:
             return
@@ -235,7 +235,7 @@ class Transactions(Owners):
             lambda: model.settle(held, Change(0, 0, word, delay, given), session),
         )
 
-    def _gather_rule(self, real: Transaction, model: TransactionModel) -> None:
+    def _gather_rule(self, real: OpenTransaction, model: TransactionModel) -> None:
         """Add a rule to a subscription, or remove one (P11)."""
         name = self.random.choice([one for one in self.sources if "/" in one] or self.sources)
         entity = self.sim.model.entities.get(name)
@@ -252,7 +252,7 @@ class Transactions(Owners):
             lambda: model.change_rule(name, rule, remove),
         )
 
-    def _end(self, real: Transaction, model: TransactionModel) -> None:
+    def _end(self, real: OpenTransaction, model: TransactionModel) -> None:
         if self.random.random() < 0.1:
             self.sim.step("  roll back")
             real.rollback()

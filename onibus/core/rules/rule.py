@@ -21,7 +21,7 @@ from onibus.core.limits import RULE_NAME_LENGTH_MAX, SQL_LENGTH_MAX
 from onibus.core.message import Message
 from onibus.core.rules.correlation import CorrelationFilter, compile_correlation
 from onibus.core.rules.sql_action import Act, compile_action
-from onibus.core.rules.sql_compile import Condition, Work, compile_filter, needed_text, work_of
+from onibus.core.rules.sql_compile import Condition, Cost, compile_filter, needed_text, work_of
 from onibus.core.rules.sql_parser import parse_action, parse_filter
 from onibus.core.rules.subject import Subject
 from onibus.core.rules.values import ZONELESS, is_zoneless
@@ -104,10 +104,10 @@ class CompiledRule:
         condition: Condition,
         act: Act | None,
         needs: tuple[str, str] | None = None,
-        work: Work | None = None,
+        work: Cost | None = None,
     ) -> None:
         self.rule = rule
-        self.work = work or Work()
+        self.work = work or Cost()
         #: a property, and the string without which the rule selects nothing (`needed_text`)
         self.needs = needs
         #: True if the message is selected; False, or None for unknown, if it is not
@@ -137,7 +137,7 @@ def compile_rule(rule: Rule) -> CompiledRule:
         done = work_of(tuple(statements))
         # A copy of the message is made, and what changed is encoded.
         steps = work.steps + COPY_STEPS + done.steps
-        work = Work(steps, True, work.stamped or done.stamped)
+        work = Cost(steps, True, work.stamped or done.stamped)
     return CompiledRule(rule, _condition(rule.filter), act, needs, work)
 
 

@@ -37,7 +37,7 @@ Evaluate = Callable[[Subject], Any]
 STAMPS = frozenset({"sequencenumber", "enqueuedtimeutc"})
 
 
-class Work(NamedTuple):
+class Cost(NamedTuple):
     """What running a filter or an action on one message takes."""
 
     #: steps that it takes for any message
@@ -80,12 +80,12 @@ def _can_be_costly(node: Any) -> bool:
 _STEPS_COMPUTED = 5
 
 
-def work_of(nodes: Any) -> Work:
+def work_of(nodes: Any) -> Cost:
     """Return what running a condition, or statements, takes."""
     found = list(tree.walk(nodes))
     stamped = any(isinstance(one, tree.SystemProperty) and one.name in STAMPS for one in found)
     computed = sum(len(one.rest) for one in found if isinstance(one, tree.Arithmetic))
-    return Work(
+    return Cost(
         1 + len(found) + _STEPS_COMPUTED * computed, any(map(_can_be_costly, found)), stamped
     )
 

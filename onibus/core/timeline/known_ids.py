@@ -34,7 +34,7 @@ RUN_ENTRIES_MAX = 2**19
 
 
 @dataclass(slots=True, eq=False)
-class Run:
+class KnownRun:
     """Sorted entries, none of whose identities is there twice."""
 
     entries: Columns
@@ -56,7 +56,7 @@ class KnownIds:
         self._chunks = chunks
         self._run_entries_max = run_entries_max
         #: the oldest first; of one identity the entry of the younger run is the newer
-        self._runs: list[Run] = []
+        self._runs: list[KnownRun] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._runs))
@@ -101,10 +101,10 @@ class KnownIds:
         if entries.shape[1]:
             self._runs.append(_run(entries))
 
-    def _merges(self, older: Run, count: int) -> bool:
+    def _merges(self, older: KnownRun, count: int) -> bool:
         return len(older) <= 2 * count and len(older) + count <= self._run_entries_max
 
-    def _drop(self, run: Run) -> None:
+    def _drop(self, run: KnownRun) -> None:
         self._runs.remove(run)
         if run.chunk is not None:
             self._chunks.drop(run.chunk)
@@ -129,7 +129,7 @@ class KnownIds:
             self._runs.append(run)
 
 
-def _run(entries: Columns) -> Run:
+def _run(entries: Columns) -> KnownRun:
     high = entries[HIGH]
     twins = bool((high[1:] == high[:-1]).any())
-    return Run(entries, int(entries[TIME].max()), twins)
+    return KnownRun(entries, int(entries[TIME].max()), twins)

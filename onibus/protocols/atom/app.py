@@ -13,7 +13,7 @@ from onibus.protocols.atom import entities, namespace, paths, rule_calls, runtim
 from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.documents import FEED, answer, moment, public_feed
 from onibus.protocols.atom.errors import RUNTIME_STATUSES, NoSuchMethod, refusal
-from onibus.protocols.atom.paths import Place, place_of
+from onibus.protocols.atom.paths import Resource, place_of
 from onibus.protocols.atom.xml import BODY_BYTES_MAX
 from onibus.protocols.http.messages import Request, Respond, Response
 from onibus.protocols.http.problems import BodyTooLarge
@@ -173,7 +173,7 @@ def _refused(request: Request, error: BaseException) -> Response:
     return refusal(error, host, request.path)
 
 
-def _grant(granted: Granted, place: Place, request: Request) -> None:
+def _grant(granted: Granted, place: Resource, request: Request) -> None:
     """Ask for the right to what a request names."""
     now = time.time()
     try:

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 
 from onibus.core.errors import Forbidden, InvalidArgument
 from onibus.protocols.atom.documents import moment
-from onibus.protocols.atom.paths import Place
+from onibus.protocols.atom.paths import Resource
 from onibus.protocols.atom.values import whole
 from onibus.protocols.atom.xml import ATOM, local, parse
 from onibus.protocols.service_bus_profile import Profile
@@ -36,7 +36,7 @@ class AtomCall:
 
     __slots__ = ("app", "granted", "place", "request")
 
-    def __init__(self, app: AtomApp, request: Request, place: Place, granted: Granted) -> None:
+    def __init__(self, app: AtomApp, request: Request, place: Resource, granted: Granted) -> None:
         self.app = app
         self.request = request
         self.place = place

@@ -16,7 +16,7 @@ from onibus.protocols.atom.authorization import keys_of, read_keys, set_keys
 from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.descriptions import NAMES, About
 from onibus.protocols.atom.documents import FEED, answer, entry, feed, moment
-from onibus.protocols.atom.paths import ENTITY, SUBSCRIPTION, Place
+from onibus.protocols.atom.paths import ENTITY, SUBSCRIPTION, Resource
 from onibus.protocols.atom.rules import name_of, read_rule
 from onibus.protocols.atom.xml import SERVICE_BUS, local
 from onibus.protocols.http.messages import Response
@@ -133,18 +133,18 @@ async def list_topics(call: AtomCall) -> Response:
 async def list_subscriptions(call: AtomCall) -> Response:
     names = list(call.bus.topic(call.place.entity).subscriptions)
 
-    def place(name: str) -> Place:
-        return Place(SUBSCRIPTION, name, call.place.entity, name.rpartition("/")[2])
+    def place(name: str) -> Resource:
+        return Resource(SUBSCRIPTION, name, call.place.entity, name.rpartition("/")[2])
 
     return _listed(call, names, SUBSCRIPTIONS.capitalize(), place)
 
 
-def _entity_place(name: str) -> Place:
-    return Place(ENTITY, name, name)
+def _entity_place(name: str) -> Resource:
+    return Resource(ENTITY, name, name)
 
 
 def _listed(
-    call: AtomCall, names: list[str], title: str, place_of: Callable[[str], Place]
+    call: AtomCall, names: list[str], title: str, place_of: Callable[[str], Resource]
 ) -> Response:
     """Return one page of entities."""
     return page_of(call, title, names, lambda name: _entry(call, place_of(name), _info(call, name)))
@@ -171,7 +171,7 @@ def _info(call: AtomCall, name: str) -> EntityInfo[Any]:
     return call.bus.tell(lambda: info(broker, name))
 
 
-def _entry(call: AtomCall, place: Place, found: EntityInfo[Any]) -> str:
+def _entry(call: AtomCall, place: Resource, found: EntityInfo[Any]) -> str:
     return entry(
         call.address(place.path),
         place.subscription or place.entity,

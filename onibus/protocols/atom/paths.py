@@ -38,7 +38,7 @@ _OF_NATIVE_API = "/v1/"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Resource:
     """What a request is about; names as the client writes them."""
 
     kind: str
@@ -72,7 +72,7 @@ class Place:
         return quote("/".join(part for part in parts if part), safe="/$~@!'()*,;=:")
 
 
-def messages_at(path: str, method: str) -> Place | None:
+def messages_at(path: str, method: str) -> Resource | None:
     """Return the messages that a request of the runtime API is about; None of any other request."""
     if "/messages" not in path.lower() or path.startswith(_OF_NATIVE_API):
         return None
@@ -85,29 +85,29 @@ def messages_at(path: str, method: str) -> Place | None:
     if method not in _METHODS.get(kind, ("POST", "DELETE", "PUT")):
         return None
     entity, dead = unquote(match["entity"]), match["dead"] or ""
-    return Place(kind, entity + dead, entity.lower(), dead=bool(dead), token=token)
+    return Resource(kind, entity + dead, entity.lower(), dead=bool(dead), token=token)
 
 
-def place_of(path: str, method: str = "GET") -> Place:
+def place_of(path: str, method: str = "GET") -> Resource:
     """Return what a path names, or reject it."""
     if (messages := messages_at(path, method)) is not None:
         return messages
     text = unquote(path).strip("/")
     lower = text.lower()
     if lower == "$namespaceinfo":
-        return Place(NAMESPACE, lower)
+        return Resource(NAMESPACE, lower)
     if lower in ("$resources/queues", "$resources/topics"):
-        return Place(lower.removeprefix("$resources/"), lower)
+        return Resource(lower.removeprefix("$resources/"), lower)
     if not text or lower.startswith("$"):
         raise EntityNotFound(f"{text!r} is not an entity")
     match = _BELOW_A_TOPIC.fullmatch(text)
     if match is None:
-        return Place(ENTITY, text, text)
+        return Resource(ENTITY, text, text)
     topic, subscription, rule = match["topic"], match["subscription"] or "", match["rule"] or ""
     if not subscription:
         # With a slash: the list belongs to the topic, as each subscription does.
-        return Place(SUBSCRIPTION_LIST, text + "/", topic)
+        return Resource(SUBSCRIPTION_LIST, text + "/", topic)
     if rule:
-        return Place(RULE, text, topic, subscription, rule)
+        return Resource(RULE, text, topic, subscription, rule)
     kind = RULE_LIST if _RULES.search(text) else SUBSCRIPTION
-    return Place(kind, text, topic, subscription)
+    return Resource(kind, text, topic, subscription)

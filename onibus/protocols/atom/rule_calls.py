@@ -10,7 +10,7 @@ from onibus.directory.entity_rules import by_name, topic_rules
 from onibus.protocols.atom.call import AtomCall
 from onibus.protocols.atom.documents import answer, entry, moment
 from onibus.protocols.atom.entities import page_of
-from onibus.protocols.atom.paths import RULE, Place
+from onibus.protocols.atom.paths import RULE, Resource
 from onibus.protocols.atom.rules import read_rule, write_rule
 from onibus.protocols.http.messages import Response
 
@@ -53,7 +53,7 @@ async def list_rules(call: AtomCall) -> Response:
 
 
 def _entry(call: AtomCall, found: EntityInfo[SubscriptionSettings], rule: Rule) -> str:
-    place = Place(RULE, "", call.place.entity, call.place.subscription, rule.name)
+    place = Resource(RULE, "", call.place.entity, call.place.subscription, rule.name)
     # A rule's creation time is not stored: that of its subscription is returned.
     created = moment(found.created_ms)
     return entry(call.address(place.path), rule.name, created, _RULE, write_rule(rule, created))

@@ -34,7 +34,7 @@ _SLICE = 4_096
 _CHUNKED_SLICE, _LARGE = 16 << 10, 64 << 10
 
 
-class Connection(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """A client's connection."""
 
     def __init__(self, owner: Connections, peer: Peer) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from onibus.core.errors import OnibusError
 from onibus.operation.peers import Bodies, Peer, Peers
 from onibus.operation.traffic import Traffic
-from onibus.protocols.http.connection import Connection
+from onibus.protocols.http.connection import HttpConnection
 from onibus.protocols.http.heads import Heads
 from onibus.protocols.http.limits import Limits
 from onibus.protocols.http.messages import App
@@ -43,19 +43,19 @@ class Connections:
         self.peers = peers or Peers(
             self.limits.connections_max, bodies=Bodies(self.limits.all_bodies_bytes_max)
         )
-        self.open: set[Connection] = self.traffic.open
+        self.open: set[HttpConnection] = self.traffic.open
         #: reads common headers without the parser
         self.heads: Heads | UsualHeads = Heads(self.limits.unknown_bytes_max)
         self.closing = False
         #: protocols that may take a connection over
         self.upgrades: Upgrades | None = None
 
-    def __call__(self, peer: Peer | None = None) -> Connection:
-        return Connection(self, self.peers.join() if peer is None else peer)
+    def __call__(self, peer: Peer | None = None) -> HttpConnection:
+        return HttpConnection(self, self.peers.join() if peer is None else peer)
 
     def hand_over(
         self,
-        connection: Connection,
+        connection: HttpConnection,
         transport: Any,
         url: bytes,
         headers: Mapping[str, str],
@@ -73,7 +73,7 @@ class Connections:
             connection.let_go()
         return taken
 
-    def hand_over_at_once(self, connection: Connection, transport: Any, data: bytes) -> bool:
+    def hand_over_at_once(self, connection: HttpConnection, transport: Any, data: bytes) -> bool:
         """Offer a connection by its first bytes to another protocol; return whether it accepted."""
         if self.upgrades is None or self.closing:
             return False

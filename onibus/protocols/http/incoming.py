@@ -21,7 +21,7 @@ from onibus.protocols.http.reading import (
 )
 
 if TYPE_CHECKING:
-    from onibus.protocols.http.connection import Connection
+    from onibus.protocols.http.connection import HttpConnection
 
 #: Framing bytes allowed for each byte of a chunked body. One byte per chunk takes five.
 _FRAMING_MAX = 8
@@ -36,7 +36,7 @@ class Incoming:
     so that reference counting frees an ended connection at once.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
         self._limits = connection.limits
         self._parser: Any = httptools.HttpRequestParser(self)

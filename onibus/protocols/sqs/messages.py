@@ -194,7 +194,7 @@ def body_of(message: Message) -> tuple[bytes, str, bool]:
     return data, data.decode(), True
 
 
-class Wanted:
+class WantedAttributes:
     """Which attributes a receiver asks for."""
 
     def __init__(self, system: Collection[str], names: Collection[str]) -> None:
@@ -225,7 +225,7 @@ class Shown:
 def shown(
     received: ReceivedMessage,
     queue: Shown,
-    wanted: Wanted,
+    wanted: WantedAttributes,
     source_arn: str | None,
     body: tuple[str, str, bool] | None = None,
 ) -> MessageOut:

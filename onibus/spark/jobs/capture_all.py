@@ -19,7 +19,7 @@ from onibus.spark.jobs.capture import Captured, capture
 from onibus.spark.lake import Lake
 from onibus.spark.lake_capture import has_news, tables_of
 from onibus.spark.lake_reserving import reserve
-from onibus.spark.options import Connection
+from onibus.spark.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,7 +57,7 @@ def capture_round(
     """
     from pyspark.errors import PySparkException
 
-    connection = Connection(
+    connection = ConnectionOptions(
         server=source.get("connection") or source["url"],
         entity="",
         key_name=source.get("keyName", ""),

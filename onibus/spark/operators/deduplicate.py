@@ -27,7 +27,7 @@ from onibus.spark.operators.running import (
     GROUPS_DEFAULT,
     Keeper,
     Numbers,
-    Work,
+    Operator,
     added,
     carried,
     name_of,
@@ -112,7 +112,7 @@ def _columns(
     return identity, identity if scope is None else sf.coalesce(scope, identity)
 
 
-class _Deduplication(Work):
+class _Deduplication(Operator):
     """The first of every identity inside a window."""
 
     def __init__(self, window_ms: int, name: str) -> None:

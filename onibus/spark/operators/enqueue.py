@@ -26,7 +26,7 @@ from onibus.core.timeline.state import State
 from onibus.spark.operators.arrivals import Arrival, check_free, kind_of, milliseconds
 from onibus.spark.operators.messages import check_messages, messages_of
 from onibus.spark.operators.partitions import key_column, partition_column
-from onibus.spark.operators.running import Keeper, Numbers, Work, added, carried, run
+from onibus.spark.operators.running import Keeper, Numbers, Operator, added, carried, run
 
 #: Further columns of events, and their names in the core.
 EVENT: dict[str, Any] = {
@@ -152,7 +152,7 @@ def _waits(rows: DataFrame, settings: LogSettings) -> bool:
     return bool(timed) or settings.default_time_to_live_ms is not None
 
 
-class _Enqueue(Work):
+class _Enqueue(Operator):
     def __init__(self, settings: LogSettings, partners: PartnerRule | None) -> None:
         self._settings = settings
         self._partners = partners

@@ -33,7 +33,7 @@ from onibus.spark.operators.running import (
     GROUPS_DEFAULT,
     Keeper,
     Numbers,
-    Work,
+    Operator,
     added,
     carried,
     run,
@@ -75,7 +75,7 @@ def hold_until_due(
     return run(ready, work, group, groups, arrival, timed=True)
 
 
-class _UntilDue(Work):
+class _UntilDue(Operator):
     def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
         return _DueKeeper(Timeline(Numbering(0, False), chunks))
 
@@ -138,7 +138,7 @@ def hold_for_partner(
     return run(rows, work, group, groups, arrival, until=until, timed=True)
 
 
-class _Partnering(Work):
+class _Partnering(Operator):
     def __init__(self, names: tuple[str, str, str], limit_ms: int, remember_ms: int) -> None:
         self._names = names
         self._limit_ms = limit_ms

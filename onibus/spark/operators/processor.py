@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from onibus.core.timeline import state as timeline_state
 from onibus.core.timeline.chunks import Chunks
 from onibus.spark.operators.parcels import seal, unseal
-from onibus.spark.operators.running import Keeper, Work, arrow_schema, take
+from onibus.spark.operators.running import Keeper, Operator, arrow_schema, take
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
@@ -70,7 +70,7 @@ _Head = tuple[bytes, bytes, bytes]
 class StatefulGroups(StatefulProcessor):
     """Does the work of an operator for every group of a micro-batch."""
 
-    def __init__(self, work: Work, rows: StructType) -> None:
+    def __init__(self, work: Operator, rows: StructType) -> None:
         self._work = work
         self._rows = rows
 

@@ -45,7 +45,7 @@ class Keeper(Protocol):
         ...
 
 
-class Work(ABC):
+class Operator(ABC):
     """Processing of the rows of a group. It is sent to the workers."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Work(ABC):
 
 def run(
     rows: DataFrame,
-    work: Work,
+    work: Operator,
     group: Column,
     groups: int,
     arrival: Arrival,
@@ -98,7 +98,7 @@ def _packer(told: int) -> Any:
     return packed
 
 
-def _group_function(work: Work, until: int) -> Any:
+def _group_function(work: Operator, until: int) -> Any:
     def worked(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
         keeper = work.open(key[0].as_py() or 0, Chunks(nobody), None)
         table = table.drop_columns([GROUP])
@@ -107,7 +107,7 @@ def _group_function(work: Work, until: int) -> Any:
     return worked
 
 
-def take(work: Work, keeper: Keeper, table: pa.Table, until: int) -> pa.Table:
+def take(work: Operator, keeper: Keeper, table: pa.Table, until: int) -> pa.Table:
     """Give rows to their keeper; return what comes out, by the schema of the work."""
     rows, times = in_order(table)
     out = keeper.take(rows, times, until)

@@ -12,7 +12,7 @@ from onibus.core.numbering import Numbering
 from onibus.core.timeline.chunks import Chunks
 from onibus.core.timeline.timeline import Arrivals, Timeline
 from onibus.spark.operators.arrivals import Arrival, check_free, kind_of, quoted
-from onibus.spark.operators.running import Keeper, Numbers, Work, added, carried, run
+from onibus.spark.operators.running import Keeper, Numbers, Operator, added, carried, run
 
 _PARTITIONS_MAX = 0x8000
 
@@ -36,7 +36,7 @@ def stamp(
     return run(rows, work, group, _PARTITIONS_MAX, arrival)
 
 
-class _Stamping(Work):
+class _Stamping(Operator):
     def __init__(self, partitioned: bool) -> None:
         self._partitioned = partitioned
 

@@ -9,7 +9,7 @@ from onibus.core.commands import HeldSession
 from onibus.core.errors import InvalidOperation, SessionLockLost
 from onibus.core.message import ReceivedMessage
 from onibus.gateway.broker import Broker
-from onibus.gateway.transacting import Transaction
+from onibus.gateway.transacting import OpenTransaction
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.errors import NOT_IMPLEMENTED
 from onibus.protocols.amqp.service_bus.awaited import Awaited, Bounded
@@ -99,7 +99,7 @@ class ManagementNode(AnsweringNode):
 
         self.awaited(request, done).ask(command)
 
-    def transaction_of(self, request: Request) -> Transaction | None:
+    def transaction_of(self, request: Request) -> OpenTransaction | None:
         """Return the bus transaction that a request is part of; None if it has none."""
         delivery = request.delivery
         if delivery.state is None:

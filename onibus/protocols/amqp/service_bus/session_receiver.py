@@ -53,7 +53,7 @@ _TICKS_A_MS = 10_000
 _TICKS_OF_1970 = 621_355_968_000_000_000
 
 
-class Wanted(NamedTuple):
+class WantedSession(NamedTuple):
     """The session that an attach asks for."""
 
     #: None for the next one that is free
@@ -62,7 +62,7 @@ class Wanted(NamedTuple):
     sharing: NonExclusive | None = None
 
 
-def session_filter(attach: Attach) -> Wanted | None:
+def session_filter(attach: Attach) -> WantedSession | None:
     """Return the session that an attach requests; None if it requests none."""
     fields = say.terminus_list(attach.source)
     found = fields[_FILTER_PLACE] if len(fields) > _FILTER_PLACE else None
@@ -77,10 +77,10 @@ def session_filter(attach: Attach) -> Wanted | None:
     wanted = found[SESSION_FILTER]
     if isinstance(wanted, Described):
         wanted = wanted.value
-    return Wanted(None if wanted is None else string_of("a session id", wanted))
+    return WantedSession(None if wanted is None else string_of("a session id", wanted))
 
 
-def _non_exclusive(given: Any) -> Wanted:
+def _non_exclusive(given: Any) -> WantedSession:
     """Return what a non-exclusive filter asks for: a list of session id and lock token."""
     fields = given.value if isinstance(given, Described) else None
     known = isinstance(given, Described) and given.descriptor in (
@@ -92,7 +92,7 @@ def _non_exclusive(given: Any) -> Wanted:
     session_id, token = (*fields, None, None)[:2]
     if token is not None and not isinstance(token, UUID):
         raise InvalidArgument("the lock token of a non-exclusive session must be a UUID")
-    return Wanted(
+    return WantedSession(
         None if session_id is None else string_of("a session id", session_id),
         NonExclusive(None if token is None else token.bytes),
     )
@@ -122,7 +122,7 @@ class SessionReceiverNode(ReceiverNode):
         self._accepting: Waiter | None = None
         link.node = self
 
-    def accept(self, wanted: Wanted) -> None:
+    def accept(self, wanted: WantedSession) -> None:
         """Wait for the message session, then respond to the attach."""
         wait_ms = (self.link.attach.properties or {}).get(_TIMEOUT)
         if type(wait_ms) is not int or wait_ms < 0:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onibus.core.errors import OnibusError, QuotaExceeded, Refused
 from onibus.core.limits import TRANSACTION_COUNT_MAX
 from onibus.gateway.broker import Broker
-from onibus.gateway.transacting import Transaction
+from onibus.gateway.transacting import OpenTransaction
 from onibus.protocols.amqp import encode as to
 from onibus.protocols.amqp import performatives as say
 from onibus.protocols.amqp.decode import Described, decode
@@ -47,7 +47,7 @@ class Transactions:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._open: dict[bytes, Transaction] = {}
+        self._open: dict[bytes, OpenTransaction] = {}
         self._sizes: dict[bytes, int] = {}
         #: the coordinator that declared each: they end with it
         self._declared_by: dict[bytes, CoordinatorNode] = {}
@@ -62,12 +62,12 @@ class Transactions:
                 f"too many transactions: a connection has at most {OPEN_MAX}",
             )
         name = secrets.token_bytes(16)
-        self._open[name] = Transaction(self._broker, TRANSACTION_COUNT_MAX)
+        self._open[name] = OpenTransaction(self._broker, TRANSACTION_COUNT_MAX)
         self._sizes[name] = 0
         self._declared_by[name] = coordinator
         return name
 
-    def of(self, state: Any, outcome: bytes, size: int) -> tuple[Transaction, bytes]:
+    def of(self, state: Any, outcome: bytes, size: int) -> tuple[OpenTransaction, bytes]:
         """Return the bus transaction of a transactional state, and the state to respond with.
 
         The send or settlement adds `size` bytes, which count until the transaction is discharged.
@@ -97,7 +97,7 @@ class Transactions:
             known = isinstance(error, OnibusError | AmqpError)
             transaction.spoil(str(error) if known else "the server failed")
 
-    def take(self, name: bytes) -> Transaction:
+    def take(self, name: bytes) -> OpenTransaction:
         """Return a transaction that is about to be discharged."""
         transaction = self._open.pop(name, None)
         if transaction is None:

@@ -16,7 +16,13 @@ from onibus.protocols.sqs.actions.checking import check_between, check_id
 from onibus.protocols.sqs.call import Action, SqsCall
 from onibus.protocols.sqs.errors import SqsError
 from onibus.protocols.sqs.large_bodies import PIECE_BYTES
-from onibus.protocols.sqs.messages import SOURCE_PROPERTY, Shown, Wanted, is_dead_letter, shown
+from onibus.protocols.sqs.messages import (
+    SOURCE_PROPERTY,
+    Shown,
+    WantedAttributes,
+    is_dead_letter,
+    shown,
+)
 from onibus.protocols.sqs.queue_attributes import IN_FLIGHT_MAX, visibility_ms, wait_ms
 from onibus.protocols.sqs.queues import settings_of
 from onibus.protocols.sqs.shapes import ReceiveIn, ReceiveOut
@@ -40,7 +46,7 @@ _SYSTEM = frozenset(
 )
 #: How long a short poll waits for a dead-lettered message that is on its way to its queue.
 ARRIVAL_MS = 1_000
-_NOTHING_MORE = Wanted((), ())
+_NOTHING_MORE = WantedAttributes((), ())
 
 
 def receive_message(call: SqsCall, given: ReceiveIn) -> None:
@@ -75,14 +81,14 @@ def receive_message(call: SqsCall, given: ReceiveIn) -> None:
     call.ask(partial(_from_standard, call, entity, limit, waiting, hidden), told, _over_limit)
 
 
-def _wanted(given: ReceiveIn) -> Wanted:
+def _wanted(given: ReceiveIn) -> WantedAttributes:
     system = [*(given.attribute_names or ()), *(given.message_system_attribute_names or ())]
     if not system and not given.message_attribute_names:
         return _NOTHING_MORE
     for name in system:
         if name not in _SYSTEM:
             raise SqsError(errors.INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {name}.")
-    return Wanted(system, given.message_attribute_names or ())
+    return WantedAttributes(system, given.message_attribute_names or ())
 
 
 def _from_fifo(
@@ -140,7 +146,9 @@ def _spent(attempt_id: str, error: BaseException) -> BaseException:
     return error
 
 
-def _told(call: SqsCall, entity: Entity, wanted: Wanted, received: list[ReceivedMessage]) -> Any:
+def _told(
+    call: SqsCall, entity: Entity, wanted: WantedAttributes, received: list[ReceivedMessage]
+) -> Any:
     fifo = settings_of(entity).fifo
     queue = Shown(entity.incarnation, call.queues.account, call.app.digests, fifo=fifo)
     if sum([len(one.message.body) for one in received]) > PIECE_BYTES:
@@ -153,7 +161,7 @@ def _told(call: SqsCall, entity: Entity, wanted: Wanted, received: list[Received
 
 
 async def _told_in_slices(
-    call: SqsCall, queue: Shown, wanted: Wanted, received: list[ReceivedMessage]
+    call: SqsCall, queue: Shown, wanted: WantedAttributes, received: list[ReceivedMessage]
 ) -> ReceiveOut:
     """Return large messages, with marks for their bodies."""
     call.bodies = [await large_bodies.read(one.message.body) for one in received]
