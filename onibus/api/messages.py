@@ -145,7 +145,11 @@ def message_out(received: ReceivedMessage, body_limit: int | None = None) -> Mes
     message = received.message
     cut = body_limit is not None and len(message.body) > body_limit
     text, binary = beginning(message.body, body_limit or 0) if cut else text_of(message.body)
-    properties = shown_properties(message.properties, body_limit)
+    properties, property_count = message.properties, None
+    if properties:
+        shown = shown_properties(properties, body_limit)
+        property_count = None if shown is properties else len(properties)
+        properties = plain_values(shown)
     return MessageOut(
         sequence_number=received.sequence_number,
         enqueued_time_ms=received.enqueued_time_ms,
@@ -157,8 +161,8 @@ def message_out(received: ReceivedMessage, body_limit: int | None = None) -> Mes
         message_id=message.message_id,
         session_id=message.session_id,
         partition_key=message.partition_key,
-        properties=plain_values(properties) if properties else properties,
-        property_count=None if properties is message.properties else len(message.properties),
+        properties=properties,
+        property_count=property_count,
         time_to_live_ms=message.time_to_live_ms,
         scheduled_enqueue_time_ms=message.scheduled_enqueue_time_ms,
         subject=message.subject,

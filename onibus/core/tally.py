@@ -69,9 +69,15 @@ class Waits:
         counts = self.counts
         if not counts:
             counts = self.counts = [0] * (len(WAIT_BOUNDS) + 1)
+        enqueued, at = -1, 0
         for one in received:
-            if not one.delivery_count:
-                counts[bisect_left(WAIT_BOUNDS, moment - one.enqueued_time_ms)] += 1
+            if one.delivery_count:
+                continue
+            if one.enqueued_time_ms != enqueued:
+                # The messages of a block nearly all have the same time.
+                enqueued = one.enqueued_time_ms
+                at = bisect_left(WAIT_BOUNDS, moment - enqueued)
+            counts[at] += 1
 
 
 def percentile(counts: Sequence[int], share: float) -> int | None:

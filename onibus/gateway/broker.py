@@ -6,7 +6,7 @@ results through replies. So the same broker runs under asyncio, in tools and in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -48,6 +48,7 @@ from onibus.shard.disk_room import RESERVE_BYTES, DiskWatch
 from onibus.shard.housekeeping import Housekeeping
 from onibus.shard.opening import Opening, read_shard, serve_shard
 from onibus.shard.partition import ShardPartition
+from onibus.shard.replies import Reply
 from onibus.shard.shard import SendRequest, Shard
 from onibus.shard.writer import Writer
 from onibus.store.interface import OpenStore
@@ -109,6 +110,8 @@ class Broker:
         self.past = Tally()
         self.partitions: dict[int, ShardPartition] = {}
         self._awake: set[Waiters] = set()
+        #: deletes that gather in this turn of the event loop (gateway/settling.py)
+        self.deletes: dict[Entity, list[tuple[Sequence[bytes], Reply]]] = {}
         self.closed = False
 
     # Opening and closing
@@ -205,7 +208,7 @@ class Broker:
     def idle(self) -> bool:
         """Return whether no write is in progress or waiting."""
         loops = [store.loop for store in self.stores.values() if store.loop is not None]
-        waiting = any(loop.busy or loop.waiting for loop in loops)
+        waiting = bool(self.deletes) or any(loop.busy or loop.waiting for loop in loops)
         sending = any(one.inbox or one.threads.in_transit for one in self.stores.values())
         owed = self.namespace.deciding or self.claims.under_way
         owed |= self.probing.under_way or self.turns.waiting or self.works.publishing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from onibus.core.commands import (
@@ -37,7 +38,7 @@ from onibus.core.numbering import partition_index
 from onibus.directory.entity import Entity
 from onibus.directory.routing import partition_of_number, partition_of_token
 from onibus.shard.partition import ShardPartition
-from onibus.shard.replies import Reply
+from onibus.shard.replies import Reply, fail
 from onibus.shard.runner import Steps, durable, run, turn_over
 
 if TYPE_CHECKING:
@@ -136,15 +137,40 @@ def change_visibility(
 
 
 def delete_each(broker: Broker, name: str, tokens: Sequence[bytes], reply: Reply) -> None:
-    """Delete messages as SQS does; the reply gets None, or the rejection, for each token."""
+    """Delete messages as SQS does; the reply gets None, or the rejection, for each token.
+
+    Deletes of one queue that arrive in one turn of the event loop are one command: the messages of
+    several FIFO receivers are often neighbours in the log, and are released as one run.
+    """
     entity = broker.find(name)
-    on_each(
-        broker,
-        entity,
-        tokens,
-        lambda places: Delete(entity.number, _some(tokens, places)),
-        reply,
-    )
+    if len(entity.partitions) > 1 or not are_tokens(tokens):
+        on_each(
+            broker,
+            entity,
+            tokens,
+            lambda places: Delete(entity.number, _some(tokens, places)),
+            reply,
+        )
+        return
+    gathered = broker.deletes.setdefault(entity, [])
+    gathered.append((tokens, reply))
+    if len(gathered) == 1:
+        broker.call_soon(partial(_delete_gathered, broker, entity))
+
+
+def _delete_gathered(broker: Broker, entity: Entity) -> None:
+    gathered, partition = broker.deletes.pop(entity), entity.partitions[0]
+    tokens = [token for some, _ in gathered for token in some]
+    try:
+        results = broker.use(entity, partition, Delete(entity.number, tokens))
+    except Exception as error:
+        for _, reply in gathered:
+            fail(reply, error)
+        return
+    start = 0
+    for some, reply in gathered:
+        partition.store.answer_after(reply, results[start : start + len(some)])
+        start += len(some)
 
 
 def on_each(

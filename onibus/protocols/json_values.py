@@ -18,7 +18,7 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 def has_more_values(body: bytes, most: int) -> bool:
     """Return whether a JSON document has more than about `most` values."""
-    if _marks(body, 0, len(body)) <= most:
+    if len(body) <= most or _marks(body, 0, len(body)) <= most:
         return False
     # Strings may contain any number of the same characters.
     count = at = 0

@@ -14,7 +14,6 @@ after a pause (shard/opening.py).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
@@ -344,8 +343,11 @@ class Shard:
 
     def _with_room(self, requests: list[SendRequest]) -> list[SendRequest]:
         """Return the requests that the disk has room for; reroute the others."""
-        with contextlib.suppress(OnibusError):
+        try:
             self.check_disk(sum([request.size for request in requests]))
+        except OnibusError:
+            pass
+        else:
             return requests
         size = 0
         fitting = []
@@ -381,7 +383,7 @@ class Shard:
                 self.host.reroute(request, error)
             return
         try:
-            answers = self.apply(partition, Send(batch, group[0].plan), now)
+            answers: Any = self.apply(partition, Send(batch, group[0].plan), now)
         except OnibusError as error:
             # A bug would show again in another partition. One whose disk cannot be read does not.
             unreadable = isinstance(error.__cause__, Failed)
@@ -391,9 +393,16 @@ class Shard:
                 else:
                     fail(request.reply, error)
             return
-        assert self.loop is not None
-        for request, share in zip(group, _shares(group, answers), strict=True):
-            self.loop.answer_after(request.reply, share)
+        loop = self.loop
+        assert loop is not None
+        if len(group) == 1:
+            loop.answer_after(group[0].reply, answers)
+            return
+        start = 0
+        for request in group:
+            end = start + len(request.prepared)
+            loop.answer_after(request.reply, answers[start:end])
+            start = end
 
     def turn_away(self, error: OnibusError) -> None:
         """Reroute the sends that gathered: they will not be tried here."""
@@ -519,19 +528,3 @@ def _together(group: list[SendRequest]) -> Iterator[list[SendRequest]]:
             start = at + 1
     if start < len(group):
         yield group[start:] if start else group
-
-
-def _shares(group: list[SendRequest], answers: Any) -> Iterator[Any]:
-    """Yield the results of each request."""
-    if len(group) == 1:
-        yield answers
-        return
-    if len(answers) == len(group):
-        for one in answers:
-            yield [one]
-        return
-    start = 0
-    for request in group:
-        end = start + len(request.prepared)
-        yield answers[start:end]
-        start = end

@@ -295,7 +295,7 @@ class SqliteStore:
     def commit(self, batch: WriteBatch) -> None:
         self._check()
         if batch:
-            with self._turns.commit():
+            with self._turns.next, self._turns.writing:
                 self._commit(batch)
 
     def _commit(self, batch: WriteBatch) -> None:

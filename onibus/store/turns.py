@@ -13,31 +13,22 @@ from collections.abc import Iterator
 
 
 class Turns:
-    """Whose turn it is to write. A commit waits for at most one slice of maintenance."""
+    """Whose turn it is to write. A commit waits for at most one slice of maintenance.
+
+    A commit takes both locks: `with turns.next, turns.writing`. While it waits for a slice to end,
+    it holds `next`, which the following slice needs to begin.
+    """
 
     def __init__(self) -> None:
-        self._writing = threading.Lock()
-        self._no_commit = threading.Event()
-        self._no_commit.set()
-
-    @property
-    def commit_waits(self) -> bool:
-        """Return whether a commit runs or waits for its turn."""
-        return not self._no_commit.is_set()
-
-    @contextlib.contextmanager
-    def commit(self) -> Iterator[None]:
-        """Enter for one commit; there is one at a time."""
-        self._no_commit.clear()
-        try:
-            with self._writing:
-                yield
-        finally:
-            self._no_commit.set()
+        self.next = threading.Lock()
+        self.writing = threading.Lock()
 
     @contextlib.contextmanager
     def slice(self) -> Iterator[None]:
         """Enter for one slice of maintenance, when no commit waits."""
-        self._no_commit.wait()
-        with self._writing:
+        with self.next:
+            self.writing.acquire()
+        try:
             yield
+        finally:
+            self.writing.release()

@@ -84,7 +84,7 @@ def test_a_commit_waits_for_one_slice_of_maintenance(tmp_path: Path) -> None:
         if statement.startswith("PRAGMA incremental_vacuum"):
             if not slices:
                 commit.start()
-                while not store._turns.commit_waits:
+                while not store._turns.next.locked():
                     time.sleep(0.001)
             slices.append(store.position)
         return True

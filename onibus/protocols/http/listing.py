@@ -45,10 +45,8 @@ def messages_out(
 
     `around` makes the struct. Its first field is the list.
     """
-    if len(received) <= COUNT_A_SLICE:
-        size = sum([size_of(one, body_limit) for one in received])
-        if size <= BYTES_A_SLICE:
-            return around([message_out(one, body_limit) for one in received])
+    if len(received) <= COUNT_A_SLICE and size_of_all(received, body_limit) <= BYTES_A_SLICE:
+        return around([message_out(one, body_limit) for one in received])
     # Without their properties: to look at those of all takes a slice itself.
     held = sum([len(one.message.body) + _SMALL for one in received])
     before, _, after = _encode(around([])).partition(b"[]")
@@ -56,12 +54,20 @@ def messages_out(
     return Response(status, stream=_stream(pieces), held_bytes=held)
 
 
+def size_of_all(received: list[ReceivedMessage], body_limit: int | None = None) -> int:
+    """Return about how many bytes of messages a response has."""
+    bodies = [len(one.message.body) for one in received]
+    if body_limit is not None:
+        bodies = [min(size, body_limit) for size in bodies]
+    properties = [one.message.properties for one in received if one.message.properties]
+    return sum(bodies) + sum(
+        [size_of_properties(shown_properties(one, body_limit)) for one in properties]
+    )
+
+
 def size_of(received: ReceivedMessage, body_limit: int | None = None) -> int:
     """Return about how many bytes of a message a response has."""
-    message = received.message
-    size = len(message.body) if body_limit is None else min(len(message.body), body_limit)
-    properties = shown_properties(message.properties, body_limit)
-    return size + size_of_properties(properties) if properties else size
+    return size_of_all([received], body_limit)
 
 
 async def _stream(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -104,7 +104,8 @@ class _Batch:
     def __init__(self, node: SenderNode, stored: Stored, payload: bytes) -> None:
         self._node = node
         self._stored = stored
-        self._source = node.read_batch(payload)
+        self._payload = payload
+        self._source: Iterator[Message] | None = None
         self._messages: list[Message] = []
         self._admission: sending.Admission | None = None
         self.whole = False
@@ -125,8 +126,9 @@ class _Batch:
     def _read(self, count: int, most: int) -> None:
         if self._stored.is_unwanted():
             raise InvalidOperation("the client closed the connection and nothing was stored")
-        if self._admission is None:
+        if self._admission is None or self._source is None:
             self._admission = self._node.admission()
+            self._source = self._node.read_batch(self._payload)
         some: list[Message] = []
         for message in self._source:
             some.append(message)
@@ -245,11 +247,14 @@ class SenderNode:
                 self._queue.popleft()
 
     def read_batch(self, payload: bytes) -> Iterator[Message]:
-        """Yield the messages of a batch that the tier accepts."""
+        """Return the messages of a batch, each read and checked against the tier when due."""
         self._profile.check_batch(len(payload), self._settings)
-        for message in read_batch(payload):
-            self._profile.check_fields(message)
-            yield message
+        messages = read_batch(payload)
+        return messages if self._profile.quotas is None else map(self._checked, messages)
+
+    def _checked(self, message: Message) -> Message:
+        self._profile.check_fields(message)
+        return message
 
     def admission(self) -> sending.Admission:
         """Return a new batch on its way into the entity."""
