@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from onibus.client import Client
 from onibus.spark.session import spark_session
-from tests.client.server_helpers import ServerProcess
+from tests.client.server_helpers import ServerProcess, ServerThread
+from tests.spark.lake_helpers import Captures
 from tests.spark.reading import Reads
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -56,3 +57,24 @@ def entity() -> str:
 def reads(spark: SparkSession, server: ServerProcess, entity: str) -> Reads:
     """Reads of that entity."""
     return Reads(spark, server.connection_string, entity)
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[ServerThread]:
+    """A server in this process, for the tests of one file."""
+    with ServerThread() as server:
+        yield server
+
+
+@pytest.fixture
+def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
+    """A client of that server, which has a queue."""
+    with own_server.client() as client:
+        client.create_queue(entity)
+        yield client
+
+
+@pytest.fixture
+def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
+    """Captures of that queue."""
+    return Captures(own_server.connection_string, entity)

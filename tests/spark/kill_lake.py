@@ -104,7 +104,8 @@ class Lives:
     ) -> None:
         self._server, self._client, self._place, self._name = server, client, place, name
         self.lake = Lake(str(place), name)
-        client.create_queue(name)
+        # Many kills in a row keep a reader where it is for longer than the default age of its rows.
+        client.create_queue(name, reader_age_ms_max=None)
         self._keeps = keeps
         self.sent = 0
         self._ahead_ms = 0

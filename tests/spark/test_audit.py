@@ -26,22 +26,11 @@ from tests.client.server_helpers import ServerThread
 from tests.spark.lake_helpers import Captures, consume, send, wait_until_gone
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
 @pytest.fixture
 def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
     with own_server.client() as client:
         client.create_queue(entity, enable_partitioning=True, requires_duplicate_detection=True)
         yield client
-
-
-@pytest.fixture
-def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
-    return Captures(own_server.connection_string, entity)
 
 
 def no_spark() -> Any:

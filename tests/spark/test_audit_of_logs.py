@@ -24,22 +24,11 @@ from tests.spark.test_audit import audited, fill
 NESTED = ("stats", "schemaString")
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
 @pytest.fixture
 def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
     with own_server.client() as client:
         client.create_queue(entity, enable_partitioning=True, requires_duplicate_detection=True)
         yield client
-
-
-@pytest.fixture
-def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
-    return Captures(own_server.connection_string, entity)
 
 
 def altered(value: Any, name: str = "") -> Iterator[Any]:

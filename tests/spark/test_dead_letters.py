@@ -25,12 +25,6 @@ from tests.spark.reading import Reads
 Seen = list[tuple[bytes, str | None]]
 
 
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
 @pytest.fixture
 def bus(own_server: ServerThread) -> Iterator[Client]:
     with own_server.client() as client:

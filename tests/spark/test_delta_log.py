@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,7 @@ from onibus.spark.delta_schema import evolved, schema_string, statistics
 from onibus.spark.jobs.audit import FAILED, audit
 from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_files import LakeBusy, LakeFailed
-from tests.client.server_helpers import ServerThread
 from tests.spark.lake_helpers import Captures, consume, make_old, send
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
-@pytest.fixture
-def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
-    with own_server.client() as client:
-        client.create_queue(entity)
-        yield client
-
-
-@pytest.fixture
-def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
-    return Captures(own_server.connection_string, entity)
 
 
 def seen(lake: Lake, table: str = MESSAGES) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,6 @@ from tests.spark.test_lake_steps import is_bad
 ICEBERG: dict[str, Any] = {"table_format": "iceberg"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: ServerThread) -> Iterator[Client]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture
-def captures(server: ServerThread, client: Client) -> Iterator[Captures]:
-    entity = "orders"
-    client.create_queue(entity)
-    yield Captures(server.connection_string, entity)
-    client.delete_queue(entity)
-
-
 def die_at_messages(self: object, transaction: object, table: str, *given: object) -> Any:
     if table == MESSAGES:
         raise Crash
@@ -69,15 +48,15 @@ def number_of(place: Path, captures: Captures, table: str = MESSAGES) -> list[in
 
 @pytest.mark.promise("R9")
 def test_iceberg_tables_have_the_rows_of_delta_tables(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     lake, entity = captures.lake(tmp_path), captures.entity
-    client.delete_queue(entity)
-    client.create_queue(entity, enable_partitioning=True)
-    send(client, entity, 1, 6)
+    bus.delete_queue(entity)
+    bus.create_queue(entity, enable_partitioning=True)
+    send(bus, entity, 1, 6)
     captures.run(tmp_path, most=2, bad=is_bad, **ICEBERG)
-    send(client, entity, 7, 20)
-    consume(client, entity)
+    send(bus, entity, 7, 20)
+    consume(bus, entity)
     # The lake records it.
     captures.run(tmp_path, most=3, bad=is_bad)
     for table in TABLES:
@@ -104,10 +83,10 @@ def rows_number(rows: pa.Table, body: int) -> int:
 
 
 def test_filters_skip_files_by_their_statistics(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     for first in (1, 11, 21):
-        send(client, captures.entity, first, first + 9)
+        send(bus, captures.entity, first, first + 9)
         captures.run(tmp_path, **ICEBERG)
     found = table_of(tmp_path, captures.entity, MESSAGES)
     numbers = sorted(found.scan().to_arrow().column("sequence_number").to_pylist())
@@ -121,10 +100,10 @@ def test_filters_skip_files_by_their_statistics(
 
 @pytest.mark.promise("R9")
 def test_merged_files_are_replaced_in_one_snapshot(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     for at in range(9):
-        send(client, captures.entity, 10 * at, 10 * at + 9)
+        send(bus, captures.entity, 10 * at, 10 * at + 9)
         captures.run(tmp_path, file_size=1, **ICEBERG)
     before = table_of(tmp_path, captures.entity, MESSAGES)
     done = captures.run(tmp_path)
@@ -136,18 +115,18 @@ def test_merged_files_are_replaced_in_one_snapshot(
     assert before.scan().to_arrow().num_rows == 90
 
 
-def test_columns_that_are_added(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_columns_that_are_added(captures: Captures, bus: Client, tmp_path: Path) -> None:
     lake, entity = captures.lake(tmp_path), captures.entity
-    client.send_batch(entity, [Message(body=b'{"a": 1}', properties={"k": 1})])
+    bus.send_batch(entity, [Message(body=b'{"a": 1}', properties={"k": 1})])
     captures.run(tmp_path, **ICEBERG)
     schema = (
         "a SMALLINT, b STRUCT<c: ARRAY<DECIMAL(9,2)>, d: DATE>, e MAP<STRING, BIGINT>, "
         "f BOOLEAN, g FLOAT, h TIMESTAMP, i BINARY, j TINYINT"
     )
     body = b'{"a": 2, "b": {"c": [1.25], "d": "2026-05-01"}, "e": {"x": 7}, "f": true}'
-    client.send_batch(entity, [Message(body=body)])
+    bus.send_batch(entity, [Message(body=body)])
     captures.run(tmp_path, body=body_format("json", schema, None))
-    client.send_batch(entity, [Message(body=b'{"k l": 3, "b": {"x.y": [{"z": 1}]}}')])
+    bus.send_batch(entity, [Message(body=b'{"k l": 3, "b": {"x.y": [{"z": 1}]}}')])
     captures.run(
         tmp_path,
         body=body_format(
@@ -164,46 +143,46 @@ def test_columns_that_are_added(captures: Captures, client: Client, tmp_path: Pa
 
 @pytest.mark.promise("R9")
 def test_a_table_that_lags_catches_up(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, entity = captures.lake(tmp_path), captures.entity
-    send(client, entity, 1, 4)
+    send(bus, entity, 1, 4)
     captures.run(tmp_path, **ICEBERG)
     with monkeypatch.context() as patch:
         # The capture dies after the commit of Delta, and before that of Iceberg.
         patch.setattr(IcebergTables, "_replace", die_at_messages)
-        send(client, entity, 5, 8)
+        send(bus, entity, 5, 8)
         with pytest.raises(Crash):
             captures.run(tmp_path)
     assert len(number_of(tmp_path, captures)) == 4
     assert len(captures.numbers(tmp_path)) == 8
     shutil.rmtree(next(tmp_path.glob("*/_lease")))
     # Nothing is new in the broker's log, and a round captures it all the same.
-    assert has_news(client, lake, tables_of(entity))
+    assert has_news(bus, lake, tables_of(entity))
     captures.run(tmp_path)
     assert same(lake, tmp_path, MESSAGES)
-    assert not has_news(client, lake, tables_of(entity))
+    assert not has_news(bus, lake, tables_of(entity))
 
 
 def test_a_round_sees_that_other_tables_are_wanted(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     lake, tables = captures.lake(tmp_path), tables_of(captures.entity)
     captures.run(tmp_path)
-    assert not has_news(client, lake, tables, table_format="delta")
-    assert has_news(client, lake, tables, table_format="iceberg")
+    assert not has_news(bus, lake, tables, table_format="delta")
+    assert has_news(bus, lake, tables, table_format="iceberg")
     captures.run(tmp_path, **ICEBERG)
-    assert not has_news(client, lake, tables, table_format="iceberg")
-    assert has_news(client, lake, tables, None, "iceberg", f"sqlite:///{tmp_path}/other.db")
-    assert has_news(client, lake, tables, table_format="delta")
+    assert not has_news(bus, lake, tables, table_format="iceberg")
+    assert has_news(bus, lake, tables, None, "iceberg", f"sqlite:///{tmp_path}/other.db")
+    assert has_news(bus, lake, tables, table_format="delta")
 
 
 def test_an_existing_lake_gets_iceberg_tables_and_loses_them(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     lake, entity = captures.lake(tmp_path), captures.entity
     for first in (1, 5):
-        send(client, entity, first, first + 3)
+        send(bus, entity, first, first + 3)
         captures.run(tmp_path)
     assert not (tmp_path / "iceberg.db").exists()
     captures.run(tmp_path, **ICEBERG)
@@ -218,28 +197,28 @@ def test_an_existing_lake_gets_iceberg_tables_and_loses_them(
 
 
 def test_a_subscription_has_a_table_of_outcomes(
-    server: ServerThread, client: Client, tmp_path: Path
+    own_server: ServerThread, bus: Client, tmp_path: Path
 ) -> None:
-    client.create_topic("news.eu")
-    client.create_subscription("news.eu", "billing")
+    bus.create_topic("news.eu")
+    bus.create_subscription("news.eu", "billing")
     for entity in ("news.eu", "news.eu/subscriptions/billing"):
-        Captures(server.connection_string, entity).run(tmp_path, **ICEBERG)
-    client.send_batch("news.eu", [Message(body=b"1")])
-    consume(client, "news.eu/subscriptions/billing")
+        Captures(own_server.connection_string, entity).run(tmp_path, **ICEBERG)
+    bus.send_batch("news.eu", [Message(body=b"1")])
+    consume(bus, "news.eu/subscriptions/billing")
     for entity in ("news.eu", "news.eu/subscriptions/billing"):
-        Captures(server.connection_string, entity).run(tmp_path)
+        Captures(own_server.connection_string, entity).run(tmp_path)
     assert rows_of(tmp_path, "news.eu", MESSAGES).num_rows == 1
     assert rows_of(tmp_path, "news.eu/subscriptions/billing", OUTCOMES).num_rows == 1
-    client.delete_topic("news.eu")
+    bus.delete_topic("news.eu")
 
 
 @pytest.mark.promise("R9")
 def test_files_stay_while_a_snapshot_of_the_last_hour_needs_them(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, entity = captures.lake(tmp_path), captures.entity
     for at in range(9):
-        send(client, entity, 10 * at, 10 * at + 9)
+        send(bus, entity, 10 * at, 10 * at + 9)
         captures.run(tmp_path, file_size=1, **ICEBERG)
     before = table_of(tmp_path, entity, MESSAGES)
     files = listed(before)
@@ -278,11 +257,11 @@ def move_time(patch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_metadata_of_earlier_snapshots_is_deleted(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entity = captures.entity
     for at in range(5):
-        send(client, entity, at, at)
+        send(bus, entity, at, at)
         captures.run(tmp_path, **ICEBERG)
     folder = tmp_path / entity / "_iceberg" / MESSAGES / "metadata"
     stray = folder / "left-m0.avro"
@@ -298,13 +277,13 @@ def test_metadata_of_earlier_snapshots_is_deleted(
     assert found.scan().to_arrow().num_rows == 5
 
 
-def test_damaged_metadata_is_made_again(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_damaged_metadata_is_made_again(captures: Captures, bus: Client, tmp_path: Path) -> None:
     entity = captures.entity
-    send(client, entity, 1, 4)
+    send(bus, entity, 1, 4)
     captures.run(tmp_path, **ICEBERG)
     found = table_of(tmp_path, entity, MESSAGES)
     Path(found.metadata_location.removeprefix("file://")).write_bytes(b"")
-    send(client, entity, 5, 6)
+    send(bus, entity, 5, 6)
     captures.run(tmp_path)
     assert same(captures.lake(tmp_path), tmp_path, MESSAGES)
 
@@ -360,12 +339,12 @@ def change_partitions(place: Path, entity: str) -> None:
     ],
 )
 def test_a_table_that_another_program_wrote_to(
-    captures: Captures, client: Client, tmp_path: Path, change: Any, words: str
+    captures: Captures, bus: Client, tmp_path: Path, change: Any, words: str
 ) -> None:
     entity = captures.entity
-    send(client, entity, 1, 4)
+    send(bus, entity, 1, 4)
     captures.run(tmp_path, **ICEBERG)
-    send(client, entity, 5, 8)
+    send(bus, entity, 5, 8)
     change(tmp_path, entity)
     before = contents(tmp_path)
     with pytest.raises(LakeFailed, match=words):
@@ -378,12 +357,12 @@ def test_a_table_that_another_program_wrote_to(
 
 
 def test_a_program_that_writes_during_a_capture(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     entity = captures.entity
-    send(client, entity, 1, 8)
+    send(bus, entity, 1, 8)
     captures.run(tmp_path, **ICEBERG)
-    send(client, entity, 9, 16)
+    send(bus, entity, 9, 16)
     told = 0
 
     def write(done: object) -> None:
@@ -400,7 +379,7 @@ def test_a_program_that_writes_during_a_capture(
     assert len(number_of(tmp_path, captures)) == 16
 
 
-def test_a_table_of_another_program(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_a_table_of_another_program(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place = tmp_path / "lake"
     place.mkdir()
     catalog = own_catalog(place)
@@ -415,12 +394,12 @@ def test_a_table_of_another_program(captures: Captures, client: Client, tmp_path
 
 
 def test_a_lake_of_an_earlier_state_is_behind_its_tables(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(tmp_path, **ICEBERG)
     shutil.copytree(tmp_path / captures.entity / MESSAGES, tmp_path / "backup")
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     captures.run(tmp_path)
     lake = captures.lake(tmp_path)
     with LakeWriter(lake) as writer:
@@ -438,15 +417,13 @@ def test_a_lake_of_an_earlier_state_is_behind_its_tables(
 
 
 @pytest.mark.promise("R9")
-def test_a_moved_lake_is_registered_again(
-    captures: Captures, client: Client, tmp_path: Path
-) -> None:
+def test_a_moved_lake_is_registered_again(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place, new = tmp_path / "lake", tmp_path / "a new lake"
     uri = f"sqlite:///{tmp_path}/shared.db"
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(place, catalog=uri, **ICEBERG)
     place.rename(new)
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     before = contents(new)
     with pytest.raises(LakeFailed, match="run onibus pipeline register if the lake was moved"):
         captures.run(new)
@@ -463,10 +440,10 @@ def test_a_moved_lake_is_registered_again(
 
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_moved_lake_has_its_own_catalog_with_it(
-    captures: Captures, client: Client, tmp_path: Path, copied: bool
+    captures: Captures, bus: Client, tmp_path: Path, copied: bool
 ) -> None:
     place, new = tmp_path / "lake", tmp_path / "a new lake"
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(place, **ICEBERG)
     (shutil.copytree if copied else shutil.move)(place, new)
     register(captures.lake(new))
@@ -474,15 +451,15 @@ def test_a_moved_lake_has_its_own_catalog_with_it(
     assert str(new) in table_of(new, captures.entity, MESSAGES).metadata_location
     # A capture finds it out as well.
     (shutil.copytree if copied else shutil.move)(new, tmp_path / "newer")
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     captures.run(tmp_path / "newer")
     assert len(number_of(tmp_path / "newer", captures)) == 8
     assert same(captures.lake(tmp_path / "newer"), tmp_path / "newer", MESSAGES)
 
 
-def test_a_copy_needs_another_catalog(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_a_copy_needs_another_catalog(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place, copy, uri = tmp_path / "lake", tmp_path / "copy", f"sqlite:///{tmp_path}/shared.db"
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(place, catalog=uri, **ICEBERG)
     shutil.copytree(place, copy)
     before = contents(copy)
@@ -490,17 +467,17 @@ def test_a_copy_needs_another_catalog(captures: Captures, client: Client, tmp_pa
         captures.run(copy, new_identity=True)
     assert contents(copy) == before
     captures.run(copy, new_identity=True, catalog=f"sqlite:///{tmp_path}/other.db", **ICEBERG)
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     for one in (place, copy):
         captures.run(one)
         assert len(captures.numbers(one)) == 8
 
 
 def test_a_lake_is_registered_in_another_catalog(
-    captures: Captures, client: Client, tmp_path: Path
+    captures: Captures, bus: Client, tmp_path: Path
 ) -> None:
     uri = f"sqlite:///{tmp_path}/shared.db"
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(tmp_path / "lake", **ICEBERG)
     register(captures.lake(tmp_path / "lake"), uri)
     catalog = load_catalog("onibus", uri=uri)

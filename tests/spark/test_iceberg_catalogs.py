@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,34 +24,14 @@ from tests.spark.rest_catalog import rest_catalog
 ICEBERG: dict[str, Any] = {"table_format": "iceberg"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: ServerThread) -> Iterator[Client]:
-    with server.client() as client:
-        yield client
-
-
-@pytest.fixture
-def captures(server: ServerThread, client: Client) -> Iterator[Captures]:
-    entity = "orders"
-    client.create_queue(entity)
-    yield Captures(server.connection_string, entity)
-    client.delete_queue(entity)
-
-
-def test_a_catalog_of_that_address(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_a_catalog_of_that_address(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place, uri = tmp_path / "lake", f"sqlite:///{tmp_path}/shared.db"
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(place, catalog=uri, **ICEBERG)
     assert not (place / "iceberg.db").exists()
     with pytest.raises(InvalidArgument, match="password"):
         captures.run(place, catalog="postgresql+psycopg2://me:secret@host/db", **ICEBERG)
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     captures.run(place)
     catalog = load_catalog("onibus", uri=uri)
     assert catalog.load_table((captures.entity, MESSAGES)).scan().to_arrow().num_rows == 8
@@ -64,7 +43,7 @@ def test_a_catalog_of_that_address(captures: Captures, client: Client, tmp_path:
 
 
 def test_a_reader_opens_the_catalog_while_a_capture_makes_it(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both would make its tables: the reader sees a file that has them."""
     link, create = os.link, SqlCatalog.create_tables
@@ -84,7 +63,7 @@ def test_a_reader_opens_the_catalog_while_a_capture_makes_it(
 
     monkeypatch.setattr(SqlCatalog, "create_tables", look)
     monkeypatch.setattr(os, "link", linked)
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(tmp_path, **ICEBERG)
     assert len(seen) == 2
     rows = rows_of(tmp_path, captures.entity, MESSAGES)
@@ -93,7 +72,7 @@ def test_a_reader_opens_the_catalog_while_a_capture_makes_it(
 
 
 def test_two_programs_make_the_tables_of_a_catalog(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = SqlCatalog.create_tables
 
@@ -104,7 +83,7 @@ def test_two_programs_make_the_tables_of_a_catalog(
         SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)
 
     monkeypatch.setattr(SqlCatalog, "create_tables", second)
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     uri = f"sqlite:///{tmp_path}/shared.db"
     captures.run(tmp_path / "lake", catalog=uri, **ICEBERG)
     with closing(load_catalog("onibus", uri=uri)) as catalog:
@@ -113,11 +92,11 @@ def test_two_programs_make_the_tables_of_a_catalog(
 
 
 @pytest.mark.parametrize("name", ["a.b/c", "a..b", "a...b"])
-def test_names_with_dots(server: ServerThread, client: Client, tmp_path: Path, name: str) -> None:
-    client.create_queue(name)
-    captures = Captures(server.connection_string, name)
+def test_names_with_dots(own_server: ServerThread, bus: Client, tmp_path: Path, name: str) -> None:
+    bus.create_queue(name)
+    captures = Captures(own_server.connection_string, name)
     for number in (1, 2):
-        send(client, name, number, number)
+        send(bus, name, number, number)
         captures.run(tmp_path, **ICEBERG)
     namespace = name.replace("/", "@").replace("..", ".%2E")
     with closing(own_catalog(tmp_path)) as catalog:
@@ -126,14 +105,14 @@ def test_names_with_dots(server: ServerThread, client: Client, tmp_path: Path, n
 
 
 def test_a_catalog_of_pyicebergs_configuration(
-    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyiceberg.catalog
     from pyiceberg.utils.config import Config
 
     monkeypatch.setenv("PYICEBERG_CATALOG__SHOP__URI", f"sqlite:///{tmp_path}/shop.db")
     monkeypatch.setattr(pyiceberg.catalog, "_ENV_CONFIG", Config())
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(tmp_path / "lake", catalog="shop", **ICEBERG)
     catalog = load_catalog("shop")
     assert catalog.load_table((captures.entity, MESSAGES)).scan().to_arrow().num_rows == 4
@@ -144,7 +123,7 @@ def test_a_catalog_of_pyicebergs_configuration(
 
 
 @pytest.mark.promise("R9")
-def test_a_rest_catalog(captures: Captures, client: Client, tmp_path: Path) -> None:
+def test_a_rest_catalog(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place, entity = tmp_path / "lake", captures.entity
     with rest_catalog(f"sqlite:///{tmp_path}/served.db") as served:
 
@@ -154,17 +133,17 @@ def test_a_rest_catalog(captures: Captures, client: Client, tmp_path: Path) -> N
             return sorted(rows.column("sequence_number").to_pylist())
 
         for at in range(9):
-            send(client, entity, 2 * at + 1, 2 * at + 2)
+            send(bus, entity, 2 * at + 1, 2 * at + 2)
             captures.run(place, file_size=1, catalog=served.uri, **ICEBERG)
         assert captures.run(place).merged
         assert numbers() == captures.numbers(place) == list(range(1, 19))
         # A commit that was made, and whose response was lost, is not made twice.
-        send(client, entity, 19, 20)
+        send(bus, entity, 19, 20)
         served.lost.append(500)
         with pytest.raises(LakeFailed, match="cannot use the Iceberg catalog http://127"):
             captures.run(place)
         assert not served.lost
-        send(client, entity, 21, 22)
+        send(bus, entity, 21, 22)
         captures.run(place)
         assert numbers() == captures.numbers(place) == list(range(1, 23))
         # `register` recreates the tables of a moved lake; a capture does not.
@@ -173,36 +152,32 @@ def test_a_rest_catalog(captures: Captures, client: Client, tmp_path: Path) -> N
         with pytest.raises(LakeFailed, match="run onibus pipeline register"):
             captures.run(moved)
         register(captures.lake(moved))
-        send(client, entity, 23, 24)
+        send(bus, entity, 23, 24)
         captures.run(moved)
         assert numbers() == captures.numbers(moved) == list(range(1, 25))
         before = contents(moved)
-    send(client, entity, 25, 26)
+    send(bus, entity, 25, 26)
     with pytest.raises(LakeFailed, match="cannot use the Iceberg catalog http://127"):
         captures.run(moved)
     assert contents(moved) == before
 
 
 @pytest.mark.parametrize("uri", ["http://127.0.0.1:9/catalog", "sqlite:////no/such/folder/c.db"])
-def test_a_catalog_that_is_down(
-    captures: Captures, client: Client, tmp_path: Path, uri: str
-) -> None:
-    send(client, captures.entity, 1, 4)
+def test_a_catalog_that_is_down(captures: Captures, bus: Client, tmp_path: Path, uri: str) -> None:
+    send(bus, captures.entity, 1, 4)
     with pytest.raises(LakeFailed, match="cannot use the Iceberg catalog"):
         captures.run(tmp_path / "lake", catalog=uri, **ICEBERG)
     assert not (tmp_path / "lake").exists()
-    assert not client.readers(captures.entity)
+    assert not bus.readers(captures.entity)
 
 
-def test_a_recorded_catalog_that_is_down(
-    captures: Captures, client: Client, tmp_path: Path
-) -> None:
+def test_a_recorded_catalog_that_is_down(captures: Captures, bus: Client, tmp_path: Path) -> None:
     shared, place = tmp_path / "catalogs" / "shared.db", tmp_path / "lake"
     shared.parent.mkdir()
-    send(client, captures.entity, 1, 4)
+    send(bus, captures.entity, 1, 4)
     captures.run(place, catalog=f"sqlite:///{shared}", **ICEBERG)
     before = contents(place)
-    send(client, captures.entity, 5, 8)
+    send(bus, captures.entity, 5, 8)
     shared.parent.rename(tmp_path / "away")
     with pytest.raises(LakeFailed, match="unable to open database file"):
         captures.run(place)

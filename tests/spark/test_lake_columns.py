@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from onibus.spark.bodies import BadBody
 from onibus.spark.decoding.formats import BodyFormat, body_format
 from onibus.spark.jobs.audit import audit
 from onibus.spark.lake import ERRORS, MESSAGES
-from tests.client.server_helpers import ServerThread
 from tests.server.processes import served
 from tests.spark.lake_helpers import Captures
 from tests.spark.test_delta_log import content, no_spark
@@ -34,24 +32,6 @@ TYPED = {"text": "é", "whole": 2**60, "real": 0.1, "yes": True, "bytes": b"\0\x
          "nothing": None}  # fmt: skip
 STRINGS = {"text": "é", "whole": str(2**60), "real": "0.1", "yes": "true", "bytes": "AP8=",
            "at": "2026-05-01T12:30:00.250000Z", "nothing": None}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
-
-
-@pytest.fixture
-def bus(own_server: ServerThread, entity: str) -> Iterator[Client]:
-    with own_server.client() as client:
-        client.create_queue(entity)
-        yield client
-
-
-@pytest.fixture
-def captures(own_server: ServerThread, bus: Client, entity: str) -> Captures:
-    return Captures(own_server.connection_string, entity)
 
 
 def table(captures: Captures, place: Path, name: str = MESSAGES) -> list[dict[str, Any]]:

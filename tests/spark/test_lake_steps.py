@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,6 @@ class Steps:
     def allow(self, steps: int | None) -> None:
         """Begin to count; crash after that number of steps."""
         self.names, self._last = [], steps
-
-
-@pytest.fixture(scope="module")
-def own_server() -> Iterator[ServerThread]:
-    with ServerThread() as server:
-        yield server
 
 
 @pytest.fixture
