@@ -25,14 +25,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from onibus.core.timeline import state as timeline_state
 from onibus.core.timeline.chunks import Chunks
-from onibus.spark.operators.parcels import seal, unseal
+from onibus.spark.operators.arrivals import Arrival
+from onibus.spark.operators.parcels import frames, unseal
 from onibus.spark.operators.running import Keeper, Work, arrow_schema, take
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
     from pyspark.sql.types import StructType
-
-RESULT = "parcel binary"
 
 #: About how much state a worker keeps in memory between batches.
 _REMEMBERED_BYTES_MAX = 256 << 20
@@ -70,9 +69,11 @@ _Head = tuple[bytes, bytes, bytes]
 class StatefulGroups(StatefulProcessor):
     """Does the work of an operator for every group of a micro-batch."""
 
-    def __init__(self, work: Work, rows: StructType) -> None:
+    def __init__(self, work: Work, rows: StructType, arrival: Arrival, flat: bool) -> None:
         self._work = work
         self._rows = rows
+        self._arrival = arrival
+        self._flat = flat
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._head = handle.getValueState("head", "content binary")
@@ -90,11 +91,10 @@ class StatefulGroups(StatefulProcessor):
             until = max(until, int(frame["latest"].max()))
             tables += [unseal(parcel) for parcel in frame["parcel"] if parcel is not None]
         secret, keeper = self._open(int(key[0]))
-        out = take(self._work, keeper, pa.concat_tables(tables), until)
+        rows_in = self._arrival.placed(pa.concat_tables(tables))
+        out = take(self._work, keeper, rows_in, until)
         self._write(secret, keeper)
-        parcels = list(seal(out))
-        if parcels:
-            yield pd.DataFrame({"parcel": parcels})
+        yield from frames(out, self._flat)
 
     def close(self) -> None:
         """Nothing is left open."""
