@@ -95,16 +95,16 @@ def _parcels(batches: list[pa.RecordBatch], arrival: Arrival, tell: int) -> pa.R
     starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
     table = table.take(pa.array(order))
     found: list[int] = []
-    parcels: list[bytes | None] = []
+    pieces: list[pa.Table] = []
     for start, end in zip(starts, [*starts[1:], len(ordered)], strict=True):
         for piece in _pieces(table.slice(start, end - start), _PARCEL_BYTES):
             found.append(int(ordered[start]))
-            parcels.append(_seal(piece))
+            pieces.append(piece)
     quiet = sorted(set(range(tell)).difference(found))
     columns = [
         pa.array(found + quiet, pa.int32()),
         pa.array([latest] * (len(found) + len(quiet)), pa.int64()),
-        pa.array(parcels + [None] * len(quiet), pa.binary()),
+        _sealed(pieces, len(quiet)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=_PACKED)
 
@@ -119,24 +119,29 @@ def _pieces(table: pa.Table, size: int) -> Iterator[pa.Table]:
 
 def frames(table: pa.Table, flat: bool) -> Iterator[pd.DataFrame]:
     """Yield rows as frames: of their columns if these are flat, else of parcels."""
-    if not flat:
-        parcels = [_seal(piece) for piece in _pieces(table, _PARCEL_BYTES)]
-        if parcels:
-            yield pd.DataFrame({"parcel": parcels})
-        return
     for piece in _pieces(table, _FRAME_BYTES):
-        columns = [column.combine_chunks() for column in piece.columns]
+        if flat:
+            columns = [column.combine_chunks() for column in piece.columns]
+        else:
+            columns = [_sealed(list(_pieces(piece, _PARCEL_BYTES)))]
         # Spark takes columns without names by their places.
         yield pd.DataFrame(dict(enumerate(map(pd.arrays.ArrowExtensionArray, columns))))
 
 
-def _seal(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        for batch in table.combine_chunks().to_batches():
-            writer.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+def _sealed(pieces: list[pa.Table], empty: int = 0) -> pa.Array:
+    """Return rows as parcels, with so many nulls behind them."""
+    # All are written into one buffer, which the column then refers to.
+    sink, ends = pa.BufferOutputStream(), [0]
+    for piece in pieces:
+        with pa.ipc.new_stream(sink, piece.schema) as writer:
+            for batch in piece.combine_chunks().to_batches():
+                writer.write_batch(batch)
+        ends.append(sink.tell())
+    offsets = pa.array(ends + [ends[-1]] * empty, pa.int32())
+    known = pa.array([True] * len(pieces) + [False] * empty)
+    count = len(pieces) + empty
+    buffers = [known.buffers()[1], offsets.buffers()[1], sink.getvalue()]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
 
 
 def unseal(parcel: bytes) -> pa.Table:

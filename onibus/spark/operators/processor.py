@@ -101,11 +101,10 @@ class StatefulGroups(StatefulProcessor):
 
     def _open(self, group: int) -> tuple[bytes, Keeper]:
         """Return a group's state as it was committed last."""
-        if not self._head.exists():
+        kept = self._head.get()
+        if kept is None:
             secret = os.urandom(_SECRET_BYTES)
             return secret, self._work.open(group, Chunks(self._read), secret)
-        kept = self._head.get()
-        assert kept is not None
         token, secret, head = msgspec.msgpack.decode(kept[0], type=_Head)
         keeper = _remembered.take(token)
         if keeper is None:
