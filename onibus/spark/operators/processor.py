@@ -28,6 +28,7 @@ from onibus.core.timeline.chunks import Chunks
 from onibus.spark.operators.arrivals import Arrival
 from onibus.spark.operators.parcels import frames, unseal
 from onibus.spark.operators.running import Keeper, Work, arrow_schema, take
+from onibus.spark.tasks import spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
@@ -76,6 +77,7 @@ class StatefulGroups(StatefulProcessor):
         self._flat = flat
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        spare_modules()
         self._head = handle.getValueState("head", "content binary")
         self._chunks = handle.getMapState("chunks", "number long", "content binary")
 

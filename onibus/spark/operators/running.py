@@ -25,6 +25,7 @@ from onibus.core.timeline.chunks import Chunks, nobody
 from onibus.core.timeline.state import State
 from onibus.spark.operators.arrivals import ARRIVAL, GROUP, ORDER, Arrival, check_free
 from onibus.spark.operators.parcels import PACKED, RESULT, is_flat, pack, unpack
+from onibus.spark.tasks import spare_modules
 
 Numbers = npt.NDArray[np.int64]
 
@@ -94,6 +95,7 @@ def run(
 def _packer(arrival: Arrival, told: int) -> Any:
     # A function, since Spark looks for annotations that a partial object has not.
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_modules()
         return pack(batches, arrival, told)
 
     return packed
@@ -101,6 +103,7 @@ def _packer(arrival: Arrival, told: int) -> Any:
 
 def _group_function(work: Work, arrival: Arrival, until: int) -> Any:
     def worked(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        spare_modules()
         keeper = work.open(key[0].as_py() or 0, Chunks(nobody), None)
         table = table.drop_columns([GROUP])
         return take(work, keeper, arrival.placed(table), until)
