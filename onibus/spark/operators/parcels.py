@@ -31,7 +31,7 @@ from onibus.spark.operators.arrivals import GROUP, Arrival
 #: Rows, and bytes, that are gathered before they are cut up into parcels.
 _GATHERED_ROWS = 50_000
 _GATHERED_BYTES = 8 << 20
-#: A parcel is one array in Java's memory. An array of 512 KB or more gets regions of its own in a
+#: A parcel is one array in Java's memory. An array of 512 KB or more gets separate regions in a
 #: heap of 1 GB, and each of them may start a collection of garbage.
 _PARCEL_BYTES = 192 << 10
 #: A frame is not.
@@ -110,7 +110,7 @@ def _parcels(batches: list[pa.RecordBatch], arrival: Arrival, tell: int) -> pa.R
 
 
 def _pieces(table: pa.Table, size: int) -> Iterator[pa.Table]:
-    """Yield rows in pieces of about so many bytes."""
+    """Yield rows in pieces of about `size` bytes."""
     if table.num_rows:
         step = max(1, table.num_rows * size // max(table.nbytes, 1))
         for start in range(0, table.num_rows, step):
@@ -129,7 +129,7 @@ def frames(table: pa.Table, flat: bool) -> Iterator[pd.DataFrame]:
 
 
 def _sealed(pieces: list[pa.Table], empty: int = 0) -> pa.Array:
-    """Return rows as parcels, with so many nulls behind them."""
+    """Return rows as parcels, then `empty` nulls."""
     # All are written into one buffer, which the column then refers to.
     sink, ends = pa.BufferOutputStream(), [0]
     for piece in pieces:
