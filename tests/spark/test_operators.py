@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +127,42 @@ def test_deduplication_in_a_stream_equals_a_batch(spark: SparkSession, tmp_path:
     stream = in_stream(spark, table, [150], dropped, tmp_path)
     assert sorted(stream, key=lambda row: row["row"]) == sorted(batch, key=lambda row: row["row"])
     assert sum(row["duplicate_of"] is not None for row in batch) > 50
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_values_of_all_types_leave_a_stream_as_they_came(
+    spark: SparkSession, tmp_path: Path, nested: bool
+) -> None:
+    kinds: dict[str, tuple[pa.DataType, Any]] = {
+        "row": (pa.int64(), 0),
+        "at": (pa.timestamp("us", tz="UTC"), datetime(2026, 1, 2, 3, 4, 5, 999_999, tzinfo=UTC)),
+        "message_id": (pa.string(), "ä"),
+        "whole": (pa.int64(), 2**62 + 1),
+        "small": (pa.int8(), -1),
+        "real": (pa.float64(), 0.1),
+        "exact": (pa.decimal128(38, 3), Decimal("12345678901234567890.125")),
+        "truth": (pa.bool_(), True),
+        "day": (pa.date32(), date(1969, 12, 31)),
+        "local": (pa.timestamp("us"), datetime(2026, 1, 2, 3, 4, 5, 1)),
+        "body": (pa.binary(), b"\0" * 300_000),
+    }
+    if nested:
+        kinds["map"] = (pa.map_(pa.string(), pa.int64()), {"a": 2**62 + 1})
+        kinds["list"] = (pa.list_(pa.string()), ["a", None])
+    full = {name: value for name, (_, value) in kinds.items()}
+    bare = dict.fromkeys(full) | {"at": full["at"]}
+    given = [full, *({**bare, "row": row, "message_id": f"{row}"} for row in range(1, 40))]
+    lists = [one | {"map": list(one["map"].items())} if one.get("map") else one for one in given]
+    schema = pa.schema([(name, kind) for name, (kind, _) in kinds.items()])
+    table = pa.Table.from_pylist(lists, schema=schema)
+    rows = in_stream(
+        spark, table, [20], lambda rows: operators.deduplicate(rows, arrival=AT).kept, tmp_path
+    )
+    for row in rows:
+        # Spark gives moments in the local zone of this process.
+        row["at"] = row["at"].astimezone(UTC)
+        row["body"] = None if row["body"] is None else bytes(row["body"])
+    assert sorted(rows, key=lambda row: row["row"]) == given
 
 
 def test_columns_that_are_wrong_are_refused_before_anything_runs(spark: SparkSession) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 from pyspark.sql.types import (
@@ -44,12 +45,20 @@ class Arrival:
         kind_of(schema, self.time, (TimestampType, *WHOLE), "the time of arrival")
         kind_of(schema, self.order, WHOLE, "the order of arrival")
 
-    def columns(self, schema: StructType) -> tuple[Column, Column]:
-        """Return time in milliseconds, and order."""
-        self.check(schema)
-        return millis(schema, self.time).alias(ARRIVAL), sf.col(quoted(self.order)).cast(
-            "long"
-        ).alias(ORDER)
+    def times(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return the time of each row in milliseconds."""
+        column = rows.column(self.time)
+        if not pa.types.is_timestamp(column.type):
+            return column.cast(pa.int64())
+        # Arrow's own cast rejects microseconds.
+        micros = column.cast(pa.int64()).fill_null(0).to_numpy()
+        missing = column.is_null().to_numpy() if column.null_count else None
+        return pa.chunked_array([pa.array(micros // 1_000, mask=missing)])
+
+    def placed(self, rows: pa.Table) -> pa.Table:
+        """Return rows with the time in milliseconds and the order as further columns."""
+        orders = rows.column(self.order).cast(pa.int64())
+        return rows.append_column(ARRIVAL, self.times(rows)).append_column(ORDER, orders)
 
     def latest(self, rows: DataFrame) -> int:
         """Return the last time of all rows. Reads them."""

@@ -39,7 +39,7 @@ BY_ID, BY_ID_AND_KEY, BY_CONTENT = "id", "id-and-key", "content"
 #: A window that no row outlives.
 FOREVER_MS = 2**61
 
-_IDENTITY, _SCOPE = "_onibus_identity", "_onibus_scope"
+_SCOPE = "_onibus_scope"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,65 +82,62 @@ def deduplicate(
     arrival = arrival or Arrival()
     if window_ms is not None and window_ms < 1:
         raise InvalidArgument(f"window_ms is {window_ms}: use at least 1")
-    check_free(rows.schema, ["duplicate_of", _IDENTITY, _SCOPE])
+    check_free(rows.schema, ["duplicate_of", _SCOPE])
     identity, scope = _columns(rows.schema, by, message_id, key, body)
-    schema = added(rows.schema, duplicate_of=LongType())
-    ready = rows.withColumn(_IDENTITY, identity)
-    if scope is not None:
-        ready = ready.withColumn(_SCOPE, scope)
-    group = partition_column(ready.schema, sf.col(_IDENTITY), groups, arrival)
-    work = _Deduplication(window_ms or FOREVER_MS, message_id if by != BY_CONTENT else body)
-    work.schema = schema
+    work = _Deduplication(window_ms or FOREVER_MS, identity)
+    work.schema = added(rows.schema, duplicate_of=LongType())
+    group = partition_column(rows.schema, sf.col(quoted(identity)), groups, arrival)
+    ready = rows if scope is None else rows.withColumn(_SCOPE, scope)
     return Deduplicated(run(ready, work, group, groups, arrival))
 
 
 def _columns(
     schema: StructType, by: str, message_id: str, key: list[str] | None, body: str
-) -> tuple[Column, Column | None]:
-    """Return what makes rows the same, and inside what."""
+) -> tuple[str, Column | None]:
+    """Return the column that makes rows the same, and inside what."""
     if by == BY_CONTENT:
         kind_of(schema, body, (BinaryType, StringType), "the content")
-        return sf.col(quoted(body)).cast("binary"), None
+        return body, None
     if by not in (BY_ID, BY_ID_AND_KEY):
         raise InvalidArgument(f"by is {by!r}: use {BY_ID}, {BY_ID_AND_KEY} or {BY_CONTENT}")
     kind_of(schema, message_id, (StringType,), "the id")
-    identity = sf.col(quoted(message_id))
     if by == BY_ID:
-        return identity, None
+        return message_id, None
+    identity = sf.col(quoted(message_id))
     scope = key_column(schema, key or ["session_id", "partition_key"])
     # A message without a key has its id as key (D3).
-    return identity, identity if scope is None else sf.coalesce(scope, identity)
+    return message_id, identity if scope is None else sf.coalesce(scope, identity)
 
 
 class _Deduplication(Operator):
     """The first of every identity inside a window."""
 
-    def __init__(self, window_ms: int, name: str) -> None:
+    def __init__(self, window_ms: int, identity: str) -> None:
         self._window_ms = window_ms
-        self._name = name
+        self._identity = identity
 
     def open(self, group: int, chunks: Chunks, secret: bytes | None) -> Keeper:
-        return _Keeper(Timeline(Numbering(0, False), chunks, self._window_ms), self._name, secret)
+        timeline = Timeline(Numbering(0, False), chunks, self._window_ms)
+        return _Keeper(timeline, self._identity, secret)
 
 
 class _Keeper:
     """What one group remembers."""
 
-    def __init__(self, timeline: Timeline, name: str, secret: bytes | None) -> None:
+    def __init__(self, timeline: Timeline, identity: str, secret: bytes | None) -> None:
         self._timeline = timeline
         self.states = (timeline,)
-        self._name = name
+        self._identity = identity
         self._secret = secret
 
     def take(self, rows: pa.Table, times: Numbers, until: int) -> pa.Table:
-        names = [name for name in (_IDENTITY, _SCOPE) if name in rows.column_names]
-        columns = [rows.column(name) for name in names]
-        if columns[0].null_count:
-            row = rows.filter(pc.is_null(columns[0])).drop_columns(names)
-            raise InvalidArgument(f"a row has no {self._name}: {name_of(row, 0)}")
-        bare = carried(rows.drop_columns(names))
-        ids, *scopes = [column.combine_chunks() for column in columns]
-        scope = scopes[0] if scopes else None
+        ids = rows.column(self._identity).combine_chunks()
+        if ids.null_count:
+            row = rows.filter(pc.is_null(ids))
+            raise InvalidArgument(f"a row has no {self._identity}: {name_of(row, 0)}")
+        bare, scope = carried(rows), None
+        if _SCOPE in bare.column_names:
+            bare, scope = bare.drop_columns([_SCOPE]), bare.column(_SCOPE).combine_chunks()
         if self._secret is None:
             words, owners = coded(ids, scope)
         else:

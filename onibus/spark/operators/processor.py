@@ -25,14 +25,14 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from onibus.core.timeline import state as timeline_state
 from onibus.core.timeline.chunks import Chunks
-from onibus.spark.operators.parcels import seal, unseal
+from onibus.spark.operators.arrivals import Arrival
+from onibus.spark.operators.parcels import frames, unseal
 from onibus.spark.operators.running import Keeper, Operator, arrow_schema, take
+from onibus.spark.tasks import spare_modules
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.stateful_processor import TimerValues
     from pyspark.sql.types import StructType
-
-RESULT = "parcel binary"
 
 #: About how much state a worker keeps in memory between batches.
 _REMEMBERED_BYTES_MAX = 256 << 20
@@ -70,11 +70,14 @@ _Head = tuple[bytes, bytes, bytes]
 class StatefulGroups(StatefulProcessor):
     """Does the work of an operator for every group of a micro-batch."""
 
-    def __init__(self, work: Operator, rows: StructType) -> None:
+    def __init__(self, work: Operator, rows: StructType, arrival: Arrival, flat: bool) -> None:
         self._work = work
         self._rows = rows
+        self._arrival = arrival
+        self._flat = flat
 
     def init(self, handle: StatefulProcessorHandle) -> None:
+        spare_modules()
         self._head = handle.getValueState("head", "content binary")
         self._chunks = handle.getMapState("chunks", "number long", "content binary")
 
@@ -90,22 +93,20 @@ class StatefulGroups(StatefulProcessor):
             until = max(until, int(frame["latest"].max()))
             tables += [unseal(parcel) for parcel in frame["parcel"] if parcel is not None]
         secret, keeper = self._open(int(key[0]))
-        out = take(self._work, keeper, pa.concat_tables(tables), until)
+        rows_in = self._arrival.placed(pa.concat_tables(tables))
+        out = take(self._work, keeper, rows_in, until)
         self._write(secret, keeper)
-        parcels = list(seal(out))
-        if parcels:
-            yield pd.DataFrame({"parcel": parcels})
+        yield from frames(out, self._flat)
 
     def close(self) -> None:
         """Nothing is left open."""
 
     def _open(self, group: int) -> tuple[bytes, Keeper]:
         """Return a group's state as it was committed last."""
-        if not self._head.exists():
+        kept = self._head.get()
+        if kept is None:
             secret = os.urandom(_SECRET_BYTES)
             return secret, self._work.open(group, Chunks(self._read), secret)
-        kept = self._head.get()
-        assert kept is not None
         token, secret, head = msgspec.msgpack.decode(kept[0], type=_Head)
         keeper = _remembered.take(token)
         if keeper is None:

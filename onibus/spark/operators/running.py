@@ -1,6 +1,6 @@
 """Runs an operator: by groups in a batch, with state in a stream.
 
-An operator says what its rows' groups are and what is done with those of one group: `Work` opens a
+An operator says what its rows' groups are and what is done with those of one group: `Operator` opens a
 `Keeper`, which has the group's state and takes its rows in the order of their arrival. In a batch
 it gets all of them at once (`applyInArrow`). In a stream it gets those of each micro-batch, and its
 state is kept between them in Spark's own store: see processor.py.
@@ -24,7 +24,8 @@ from onibus.core.errors import InvalidArgument
 from onibus.core.timeline.chunks import Chunks, nobody
 from onibus.core.timeline.state import State
 from onibus.spark.operators.arrivals import ARRIVAL, GROUP, ORDER, Arrival, check_free
-from onibus.spark.operators.parcels import PACKED, pack, unpack
+from onibus.spark.operators.parcels import PACKED, RESULT, is_flat, pack, unpack
+from onibus.spark.tasks import spare_modules
 
 Numbers = npt.NDArray[np.int64]
 
@@ -76,39 +77,42 @@ def run(
     how far it goes in a batch.
     """
     check_free(rows.schema, [ARRIVAL, ORDER, GROUP])
-    time, order = arrival.columns(rows.schema)
-    ready = rows.select("*", time, order, group.alias(GROUP))
+    arrival.check(rows.schema)
+    ready = rows.select("*", group.alias(GROUP))
     if not rows.isStreaming:
-        return ready.groupBy(GROUP).applyInArrow(_group_function(work, until), work.schema)
-    from onibus.spark.operators.processor import RESULT, StatefulGroups
+        return ready.groupBy(GROUP).applyInArrow(_group_function(work, arrival, until), work.schema)
+    from onibus.spark.operators.processor import StatefulGroups
 
     told = groups if timed else 0
-    packed = ready.mapInArrow(_packer(told), PACKED)
-    worked = packed.groupBy(GROUP).transformWithStateInPandas(
-        StatefulGroups(work, ready.drop(GROUP).schema), RESULT, "append", "None"
-    )
-    return worked.mapInArrow(unpack, work.schema)
+    packed = ready.mapInArrow(_packer(arrival, told), PACKED).groupBy(GROUP)
+    flat = is_flat(work.schema)
+    groups_of = StatefulGroups(work, rows.schema, arrival, flat)
+    result = work.schema if flat else RESULT
+    worked = packed.transformWithStateInPandas(groups_of, result, "append", "None")
+    return worked if flat else worked.mapInArrow(unpack, work.schema)
 
 
-def _packer(told: int) -> Any:
+def _packer(arrival: Arrival, told: int) -> Any:
     # A function, since Spark looks for annotations that a partial object has not.
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return pack(batches, told)
+        spare_modules()
+        return pack(batches, arrival, told)
 
     return packed
 
 
-def _group_function(work: Operator, until: int) -> Any:
+def _group_function(work: Operator, arrival: Arrival, until: int) -> Any:
     def worked(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        spare_modules()
         keeper = work.open(key[0].as_py() or 0, Chunks(nobody), None)
         table = table.drop_columns([GROUP])
-        return take(work, keeper, table, until)
+        return take(work, keeper, arrival.placed(table), until)
 
     return worked
 
 
 def take(work: Operator, keeper: Keeper, table: pa.Table, until: int) -> pa.Table:
-    """Give rows to their keeper; return what comes out, by the schema of the work."""
+    """Give placed rows to their keeper; return what comes out, by the schema of the work."""
     rows, times = in_order(table)
     out = keeper.take(rows, times, until)
     schema = arrow_schema(work.schema)
