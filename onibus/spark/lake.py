@@ -334,18 +334,26 @@ class Lake:
 
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
+        return self.state(table)[0]
+
+    def state(self, table: str) -> tuple[list[LakeFile], Progress | None]:
+        """Return a table's files, and how far they reach: of one version, while captures run.
+
+        There is no progress if the manifest does not have the table.
+        """
         stored = self.stored_manifest()
+        progress = None if stored is None else stored.tables.get(table)
         if stored is not None and stored.layout >= DELTA:
             log = self.log(table)
-            if table in stored.tables:
-                self.progress(stored.tables[table], log)
+            if progress is not None:
+                progress = self.progress(progress, log)
             _check_version(stored, table, log)
             rows = log.files()
         elif self.identity() is None:
             rows = list(files_found(self.store, table))
         else:
             rows = self.manifest().files.get(table, [])
-        return [LakeFile(name_of(table, row), row) for row in rows]
+        return [LakeFile(name_of(table, row), row) for row in rows], progress
 
     def sets_aside(self) -> bool:
         """Return whether messages that could not be decoded are only in the table of errors."""
