@@ -24,6 +24,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -52,6 +53,7 @@ from onibus.spark.lake_manifest import (
     Progress,
     decode,
     encode,
+    is_consistent,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ KEEP_MS = 3_600_000
 #: Number of files of the newest day that triggers a merge.
 _GROWING_MIN = 8
 _MANIFEST = "_manifest"
+_VERSION = re.compile(rf"{_MANIFEST}/\d{{19}}\.json")
 #: File systems have names of up to 255 bytes.
 _FOLDER_LENGTH_MAX = 240
 _DIGEST_DIGITS = 32
@@ -236,6 +239,10 @@ class Lake:
             raise NewerFormat(
                 f"{self.store.address} was written by a later version of Onibus: use that version"
             )
+        if name != _manifest_name(found.version) or not is_consistent(found, TABLES):
+            raise LakeDamaged(
+                f"{self.address(name)} was changed: restore it from a backup of the lake"
+            )
         return found
 
     def manifest(self) -> Manifest:
@@ -247,11 +254,11 @@ class Lake:
 
     def _versions(self) -> list[str]:
         found = self.store.sizes(_MANIFEST)
-        return [name for name in found if name.endswith(".json") and "/." not in name]
+        return [name for name in found if _VERSION.fullmatch(name)]
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """Make a version, unless there is one of that number or a higher one; return whether."""
-        name = f"{_MANIFEST}/{manifest.version:019}.json"
+        name = _manifest_name(manifest.version)
         if not self.store.put_new(name, encode(manifest), manifest.token or "new"):
             return False
         # A writer keeps its newest version only: a former writer may find its number free.
@@ -388,6 +395,18 @@ class Lake:
         # The table itself, without columns made of the names of its folders.
         return content, pq.ParquetFile(pa.BufferReader(content)).read(columns)
 
+    def _unchanged(self, table: str, row: FileRow) -> pa.Table:
+        """Return the rows of a file that has the bytes that were captured."""
+        one = LakeFile(name_of(table, row), row)
+        content = self.store.read(one.name) or b""
+        if not digest_of(content).startswith(row.digest):
+            # A merged file would have a digest of its own, and hide the change.
+            raise LakeDamaged(
+                f"{self.address(one.name)} is missing or was changed: it has {table} {row.first} "
+                f"to {row.last} of partition {row.partition}. Restore it"
+            )
+        return pq.ParquetFile(pa.BufferReader(content)).read()
+
     def vacuum(
         self,
         logs: Mapping[str, DeltaLog],
@@ -442,13 +461,17 @@ class Lake:
             growing = last.date == newest and last == last_of[_day(last)]
             if growing and len(group) < _GROWING_MIN:
                 continue
-            content = [self.read(LakeFile(name_of(table, row), row))[1] for row in group]
+            content = [self._unchanged(table, row) for row in group]
             covered = Covered(first.date, first.partition, first.first, last.last)
             # Structs may have got fields since.
             whole = pa.concat_tables(content, promote_options="permissive")
             added.append(self.write(table, whole, covered).row)
             removed += group
         return added, removed
+
+
+def _manifest_name(version: int) -> str:
+    return f"{_MANIFEST}/{version:019}.json"
 
 
 def _check_version(stored: Manifest, table: str, log: DeltaLog) -> None:

@@ -303,6 +303,11 @@ class LakeCapture:
                     )
             if table in writer.manifest.tables:
                 self._check_whole(table, rows)
+            elif rows and table != ERRORS:
+                raise LakeDamaged(
+                    f"the manifest of {self._lake.store.address} lacks the table {table}, which "
+                    "has rows: restore its folder _manifest from a backup of the lake"
+                )
 
     def _check_whole(self, table: str, rows: Sequence[FileRow]) -> None:
         """Find ranges that no file has any more: another program has removed them."""
