@@ -118,7 +118,7 @@ class IcebergTables:
                 told = self._catalog.load_namespace_properties((self._namespace,))
             except NoSuchNamespaceError:
                 return
-        if new_identity or told.get(_LAKE) != self._identity:
+        if new_identity or self._identity is None or told.get(_LAKE) != self._identity:
             raise LakeFailed(
                 f"the namespace {self._namespace} of the Iceberg catalog {self._address} is not of "
                 "this lake: use another catalog, or drop that namespace"

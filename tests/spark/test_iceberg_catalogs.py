@@ -63,6 +63,17 @@ def test_a_catalog_of_that_address(captures: Captures, client: Client, tmp_path:
     assert not (tmp_path / "other").exists()
 
 
+def test_a_namespace_of_another_program(captures: Captures, client: Client, tmp_path: Path) -> None:
+    """A new lake does not take it, and nothing is written."""
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    catalog = load_catalog("onibus", uri=uri)
+    catalog.create_namespace(captures.entity)
+    catalog.close()
+    with pytest.raises(LakeFailed, match="is not of"):
+        captures.run(tmp_path / "lake", catalog=uri, **ICEBERG)
+    assert not (tmp_path / "lake").exists()
+
+
 def test_a_reader_opens_the_catalog_while_a_capture_makes_it(
     captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
