@@ -195,7 +195,8 @@ class LakeCapture:
             self._lake.set_identity(ends, identity)
         self._identity = identity
         self._take_back_errors()
-        for table in self._tables:
+        # The outcome of a message is kept if the message is: it may end at any moment.
+        for table in reversed(self._tables):
             self._take_table(identity, table)
         self._create_tables()
         writer.commit(tokens=[writer.token])
