@@ -7,7 +7,7 @@ with `PROBLEMS`, a few of each kind with an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -180,10 +180,11 @@ def duplicates(rows: pa.Table, window_ms: int, partitioned: bool) -> pa.Table:
     )
 
 
-def ends(rows: pa.Table, outcomes: pa.Table, first: dict[int, int]) -> pa.Table:
+def ends(rows: pa.Table, outcomes: pa.Table, covered: Mapping[int, tuple[int, int]]) -> pa.Table:
     """Return messages with several ends, ends without a message, and how many have no end.
 
-    `first` is where the lake begins in each partition: messages before that may have an end here.
+    `covered` has the first and the last message of each partition. Messages before that, and
+    messages that the next capture adds, may have an end here.
     """
     keys = ["partition", "sequence_number"]
     final = outcomes.filter(pc.is_in(outcomes["outcome"], pa.array(ENDS)))
@@ -193,10 +194,13 @@ def ends(rows: pa.Table, outcomes: pa.Table, first: dict[int, int]) -> pa.Table:
     many = grouped.filter(pc.greater(grouped["outcome_count"], 1))
     there = rows.select(keys)
     unknown = grouped.join(there, keys, join_type="left anti")
-    begins = pa.array([first.get(at) for at in unknown["partition"].to_pylist()], pa.int64())
-    unknown = unknown.filter(
-        pc.fill_null(pc.greater_equal(unknown["sequence_number"], begins), False)
+    spans = [covered.get(at, (None, None)) for at in unknown["partition"].to_pylist()]
+    number = unknown["sequence_number"]
+    inside = pc.and_(
+        pc.greater_equal(number, pa.array([first for first, _ in spans], pa.int64())),
+        pc.less_equal(number, pa.array([last for _, last in spans], pa.int64())),
     )
+    unknown = unknown.filter(pc.fill_null(inside, False))
     endless = there.join(grouped.select(keys), keys, join_type="left anti").num_rows
 
     def words(found: pa.Table) -> Iterator[str]:

@@ -6,7 +6,7 @@ out to its tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
@@ -62,8 +62,8 @@ class LocalReading:
     def duplicates(self, window_ms: int, partitioned: bool) -> pa.Table:
         return checks.duplicates(self._rows, window_ms, partitioned)
 
-    def ends(self, first: dict[int, int]) -> pa.Table:
-        return checks.ends(self._rows, self._outcomes, first)
+    def ends(self, covered: Mapping[int, tuple[int, int]]) -> pa.Table:
+        return checks.ends(self._rows, self._outcomes, covered)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -127,9 +127,9 @@ class SparkReading:
         grouped = self._bucketed(rows, key).groupBy("bucket")
         return _collected(grouped.applyInArrow(run, checks.PROBLEMS_DDL))
 
-    def ends(self, first: dict[int, int]) -> pa.Table:
+    def ends(self, covered: Mapping[int, tuple[int, int]]) -> pa.Table:
         def run(rows: pa.Table, outcomes: pa.Table) -> pa.Table:
-            return checks.ends(rows, outcomes, first)
+            return checks.ends(rows, outcomes, covered)
 
         rows = self._rows.select("partition", "sequence_number")
         left = self._bucketed(rows, "sequence_number").groupBy("bucket")

@@ -24,8 +24,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
@@ -40,6 +42,7 @@ from onibus.api.log import LogPositions
 from onibus.core.errors import EntityReplaced, InvalidArgument, NewerFormat
 from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
+from onibus.spark.iceberg_catalog import OWN_FILE
 from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeDamaged, LakeFailed, LakeFiles, absolute
@@ -52,6 +55,7 @@ from onibus.spark.lake_manifest import (
     Progress,
     decode,
     encode,
+    is_consistent,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +76,7 @@ KEEP_MS = 3_600_000
 #: Number of files of the newest day that triggers a merge.
 _GROWING_MIN = 8
 _MANIFEST = "_manifest"
+_VERSION = re.compile(rf"{_MANIFEST}/\d{{19}}\.json")
 #: File systems have names of up to 255 bytes.
 _FOLDER_LENGTH_MAX = 240
 _DIGEST_DIGITS = 32
@@ -103,6 +108,9 @@ def name_of(table: str, row: FileRow) -> str:
 def folder_of(entity: str) -> str:
     """Return the folder of an entity; no two entities share one."""
     folder = quote(entity, safe="/").replace("/", "@")
+    if folder.lower().startswith(OWN_FILE):
+        # The catalog of Iceberg tables has that name in the lake, and SQLite files next to it.
+        folder = folder.replace(".", "%2E")
     if len(folder) <= _FOLDER_LENGTH_MAX:
         return folder
     # No other name has two of them: an entity's name has no two slashes in a row.
@@ -175,6 +183,19 @@ class Lake:
                 "away"
             )
 
+    def check_not_inside(self) -> None:
+        """Refuse a new lake in the folder of an entity of another: captures would delete it."""
+        if not self.store.local or self.about() is not None:
+            return
+        place = Path(self.store.root).parent
+        for folder in (place, *place.parents[:2]):
+            content = LakeFiles(str(folder), "").read(ENTITY)
+            if content is not None and b'"incarnation"' in content:
+                raise InvalidArgument(
+                    f"{place} is in the lake {folder.parent}, whose captures would delete its "
+                    f"files: use {folder.parent}, or another folder"
+                )
+
     def identity(self) -> str | None:
         """Return the lake's identity; None where nothing was captured, or by version 0.1.0."""
         return (self.about() or {}).get("identity")
@@ -236,6 +257,10 @@ class Lake:
             raise NewerFormat(
                 f"{self.store.address} was written by a later version of Onibus: use that version"
             )
+        if name != _manifest_name(found.version) or not is_consistent(found, TABLES):
+            raise LakeDamaged(
+                f"{self.address(name)} was changed: restore it from a backup of the lake"
+            )
         return found
 
     def manifest(self) -> Manifest:
@@ -247,11 +272,11 @@ class Lake:
 
     def _versions(self) -> list[str]:
         found = self.store.sizes(_MANIFEST)
-        return [name for name in found if name.endswith(".json") and "/." not in name]
+        return [name for name in found if _VERSION.fullmatch(name)]
 
     def put_manifest(self, manifest: Manifest) -> bool:
         """Make a version, unless there is one of that number or a higher one; return whether."""
-        name = f"{_MANIFEST}/{manifest.version:019}.json"
+        name = _manifest_name(manifest.version)
         if not self.store.put_new(name, encode(manifest), manifest.token or "new"):
             return False
         # A writer keeps its newest version only: a former writer may find its number free.
@@ -334,18 +359,26 @@ class Lake:
 
     def files(self, table: str) -> list[LakeFile]:
         """Return the files that together have every captured row once, in order of numbers."""
+        return self.state(table)[0]
+
+    def state(self, table: str) -> tuple[list[LakeFile], Progress | None]:
+        """Return a table's files, and how far they reach: of one version, while captures run.
+
+        There is no progress if the manifest does not have the table.
+        """
         stored = self.stored_manifest()
+        progress = None if stored is None else stored.tables.get(table)
         if stored is not None and stored.layout >= DELTA:
             log = self.log(table)
-            if table in stored.tables:
-                self.progress(stored.tables[table], log)
+            if progress is not None:
+                progress = self.progress(progress, log)
             _check_version(stored, table, log)
             rows = log.files()
         elif self.identity() is None:
             rows = list(files_found(self.store, table))
         else:
             rows = self.manifest().files.get(table, [])
-        return [LakeFile(name_of(table, row), row) for row in rows]
+        return [LakeFile(name_of(table, row), row) for row in rows], progress
 
     def sets_aside(self) -> bool:
         """Return whether messages that could not be decoded are only in the table of errors."""
@@ -379,6 +412,18 @@ class Lake:
             )
         # The table itself, without columns made of the names of its folders.
         return content, pq.ParquetFile(pa.BufferReader(content)).read(columns)
+
+    def _unchanged(self, table: str, row: FileRow) -> pa.Table:
+        """Return the rows of a file that has the bytes that were captured."""
+        one = LakeFile(name_of(table, row), row)
+        content = self.store.read(one.name) or b""
+        if not digest_of(content).startswith(row.digest):
+            # A merged file would have a digest of its own, and hide the change.
+            raise LakeDamaged(
+                f"{self.address(one.name)} is missing or was changed: it has {table} {row.first} "
+                f"to {row.last} of partition {row.partition}. Restore it"
+            )
+        return pq.ParquetFile(pa.BufferReader(content)).read()
 
     def vacuum(
         self,
@@ -434,13 +479,17 @@ class Lake:
             growing = last.date == newest and last == last_of[_day(last)]
             if growing and len(group) < _GROWING_MIN:
                 continue
-            content = [self.read(LakeFile(name_of(table, row), row))[1] for row in group]
+            content = [self._unchanged(table, row) for row in group]
             covered = Covered(first.date, first.partition, first.first, last.last)
             # Structs may have got fields since.
             whole = pa.concat_tables(content, promote_options="permissive")
             added.append(self.write(table, whole, covered).row)
             removed += group
         return added, removed
+
+
+def _manifest_name(version: int) -> str:
+    return f"{_MANIFEST}/{version:019}.json"
 
 
 def _check_version(stored: Manifest, table: str, log: DeltaLog) -> None:

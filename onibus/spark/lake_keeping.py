@@ -58,7 +58,9 @@ def expired(
     """Return which of the tables' files to remove now, in the order of their commits."""
     if not manifest.keep_ms:
         return []
-    day = f"{datetime.fromtimestamp((now_ms - manifest.keep_ms) / 1_000, UTC):%Y-%m-%d}"
+    # No row is older than 1970, and a calendar has no day before the year 1.
+    since_ms = max(now_ms - manifest.keep_ms, 0)
+    day = f"{datetime.fromtimestamp(since_ms / 1_000, UTC):%Y-%m-%d}"
     messages = _of(MESSAGES, manifest, rows, lambda row: row.date < day)
     progress = manifest.tables.get(MESSAGES)
     begins = (

@@ -8,6 +8,8 @@ that was replaced finds a higher version than its own: it has committed nothing.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 from onibus.spark.decoding.formats import BodyFormat
@@ -88,6 +90,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 def encode(manifest: Manifest) -> bytes:
     """Return a manifest as JSON."""
     return msgspec.json.encode(manifest)
+
+
+def is_consistent(manifest: Manifest, tables: Collection[str]) -> bool:
+    """Return whether a manifest has only these tables, and each partition once in each list."""
+    return all(
+        table in tables
+        and len(one.start) == len(one.next)
+        and all(
+            0 <= first <= following for first, following in zip(one.start, one.next, strict=True)
+        )
+        and all(0 <= gap.partition < len(one.start) for gap in one.gaps)
+        for table, one in manifest.tables.items()
+    )
 
 
 def decode(content: bytes) -> Manifest:

@@ -19,7 +19,9 @@ from onibus.cli import exits
 from onibus.cli.main import app
 from onibus.client import Client
 from onibus.core.message import Message
+from onibus.spark.delta_log import DeltaLog
 from onibus.spark.jobs.audit import FAILED, INCOMPLETE, PASSED, Verdict, audit
+from onibus.spark.jobs.capture import Captured
 from onibus.spark.lake import MESSAGES, OUTCOMES, TABLES
 from onibus.spark.lake_files import LakeDamaged
 from tests.client.server_helpers import ServerThread
@@ -78,6 +80,56 @@ def test_an_audit_does_not_pass_on_nothing(
     verdict = audited(captures, without)
     assert verdict.verdict == INCOMPLETE
     assert "table outcomes" in verdict.incomplete[0]
+
+
+@pytest.mark.promise("R9")
+def test_an_audit_of_a_lake_that_grows(
+    captures: Captures,
+    bus: Client,
+    tmp_path: Path,
+    entity: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A capture between two tables that the audit reads is not a contradiction."""
+    fill(captures, bus, tmp_path)
+    check = DeltaLog.check_history
+    grown: list[bool] = []
+
+    def check_and_grow(log: DeltaLog) -> None:
+        check(log)
+        if not grown:
+            grown.append(True)
+            send(bus, entity, 31, 40)
+            consume(bus, entity)
+            captures.run(tmp_path)
+
+    monkeypatch.setattr(DeltaLog, "check_history", check_and_grow)
+    verdict = audited(captures, tmp_path)
+    assert verdict.verdict == PASSED, verdict
+
+
+@pytest.mark.promise("R9")
+def test_a_message_that_ends_during_a_capture(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    """The lake has its outcome, and the next capture adds the message."""
+    captures.run(tmp_path)
+    send(bus, entity, 1, 3)
+    done: list[bool] = []
+
+    def end_others(_: Captured) -> None:
+        if not done:
+            done.append(True)
+            send(bus, entity, 4, 6)
+            consume(bus, entity)
+
+    captures.run(tmp_path, on_progress=end_others)
+    assert len(captures.numbers(tmp_path)) == 3
+    assert len(captures.numbers(tmp_path, OUTCOMES)) == 6
+    verdict = audited(captures, tmp_path)
+    assert verdict.verdict == PASSED, verdict
+    captures.run(tmp_path)
+    assert audited(captures, tmp_path).verdict == PASSED
 
 
 def test_captures_and_audits_report_to_the_server(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,28 @@ def test_a_catalog_of_that_address(captures: Captures, bus: Client, tmp_path: Pa
     with pytest.raises(LakeFailed, match="is not of"):
         captures.run(tmp_path / "other", catalog=uri, **ICEBERG)
     assert not (tmp_path / "other").exists()
+
+
+def test_a_namespace_of_another_program(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """A new lake does not take it, and nothing is written."""
+    uri = f"sqlite:///{tmp_path}/shared.db"
+    catalog = load_catalog("onibus", uri=uri)
+    catalog.create_namespace(captures.entity)
+    catalog.close()
+    with pytest.raises(LakeFailed, match="is not of"):
+        captures.run(tmp_path / "lake", catalog=uri, **ICEBERG)
+    assert not (tmp_path / "lake").exists()
+
+
+def test_metadata_that_was_deleted(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    place, uri = tmp_path / "lake", f"sqlite:///{tmp_path}/shared.db"
+    captures.run(place, catalog=uri, **ICEBERG)
+    shutil.rmtree(place / captures.entity / "_iceberg")
+    send(bus, captures.entity, 1, 3)
+    with pytest.raises(LakeFailed, match=r"metadata of the Iceberg table .* is missing or damaged"):
+        captures.run(place)
+    register(captures.lake(place))
+    assert captures.run(place).messages == 3
 
 
 def test_a_reader_opens_the_catalog_while_a_capture_makes_it(

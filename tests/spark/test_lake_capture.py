@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from onibus.cli import exits
+from onibus.cli.main import app
 from onibus.cli.pipeline import without_digits
 from onibus.client import Client
-from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
+from onibus.core.errors import EntityReplaced, InvalidArgument, LogGap, ReaderTaken
 from onibus.spark.jobs.capture import Captured
 from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
-from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake_files import LakeBusy, LakeDamaged, LakeFailed
 from onibus.spark.lake_reporting import reader_name
 from onibus.spark.lake_writer import LakeWriter
 from tests.client.server_helpers import ServerThread
@@ -407,3 +414,141 @@ def test_tasks_get_the_whole_path_of_a_lake(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert Lake("lake", "q").place == str(tmp_path / "lake")
+
+
+@pytest.mark.promise("R9")
+def test_a_changed_file_is_not_merged(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """The merged file would have a digest of its own, and hide the change."""
+    for at in range(1, 10):
+        send(bus, "q", at, at)
+        captures.run(tmp_path, file_size=1)
+    path = tmp_path / "q" / captures.lake(tmp_path).files(MESSAGES)[3].name
+    content = path.read_bytes()
+    path.write_bytes(with_another_body(content))
+    with pytest.raises(LakeDamaged, match=r"missing or was changed: it has messages 4 to 4"):
+        captures.run(tmp_path)
+    path.write_bytes(content)
+    assert captures.run(tmp_path).merged == 9
+    assert captures.numbers(tmp_path) == list(range(1, 10))
+
+
+def with_another_body(content: bytes) -> bytes:
+    """Return a file of one message with one byte changed, which changes its body and no more."""
+    whole = pq.read_table(pa.BufferReader(content))
+    for at in range(4, len(content)):
+        changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+        try:
+            found = pq.read_table(pa.BufferReader(changed))
+        except (pa.ArrowException, OSError):
+            continue
+        same = found.drop_columns("body").equals(whole.drop_columns("body"))
+        if same and not found.equals(whole):
+            return changed
+    raise AssertionError("no byte changes the body alone")
+
+
+def change(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    def changed(tables: dict[str, Any]) -> None:
+        tables[MESSAGES][name] = value
+
+    return changed
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "without a start": change("start", []),
+    "without an end": change("next", []),
+    "two partitions": change("next", [4, 4]),
+    "a gap elsewhere": change("gaps", [{"partition": 7, "first": 1, "last": 2, "accepted_ms": 1}]),
+    "another table": lambda tables: tables.update(other=tables[MESSAGES]),
+    "without a table": lambda tables: tables.pop(MESSAGES),
+}
+
+
+@pytest.mark.parametrize("which", CHANGES)
+def test_a_manifest_that_a_user_changed(
+    captures: Captures, bus: Client, tmp_path: Path, which: str
+) -> None:
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path)
+    [path] = (tmp_path / "q" / "_manifest").iterdir()
+    manifest = json.loads(path.read_bytes())
+    CHANGES[which](manifest["tables"])
+    path.write_text(json.dumps(manifest))
+    log = captures.lake(tmp_path).log(MESSAGES).version
+    send(bus, "q", 4, 5)
+    with pytest.raises(LakeDamaged, match="restore"):
+        captures.run(tmp_path)
+    assert captures.lake(tmp_path).log(MESSAGES).version == log
+
+
+def test_files_of_a_user_among_manifests(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """A capture ignores other names, and rejects a copy under another version."""
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path)
+    folder = tmp_path / "q" / "_manifest"
+    [path] = folder.iterdir()
+    (folder / "old.json").write_text("{}")
+    (folder / f"{path.stem}_copy.json").write_bytes(path.read_bytes())
+    send(bus, "q", 4, 5)
+    captures.run(tmp_path)
+    assert captures.numbers(tmp_path) == list(range(1, 6))
+    newest = max(one for one in folder.iterdir() if one.stem.isdigit())
+    (folder / f"{int(newest.stem) + 7:019}.json").write_bytes(newest.read_bytes())
+    with pytest.raises(LakeDamaged, match="was changed: restore it"):
+        captures.run(tmp_path)
+
+
+@pytest.mark.promise("R9")
+def test_a_message_that_ends_while_a_lake_begins(
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcomes are kept from before the first message that is kept."""
+    send(bus, "q", 1, 3)
+    create = Client.create_reader
+
+    def create_and_end(self: Client, entity: str, *given: Any, **named: Any) -> Any:
+        found = create(self, entity, *given, **named)
+        consume(bus, "q")
+        return found
+
+    monkeypatch.setattr(Client, "create_reader", create_and_end)
+    captures.run(tmp_path)
+    monkeypatch.undo()
+    send(bus, "q", 4, 5)
+    captures.run(tmp_path)
+    ended = captures.numbers(tmp_path, OUTCOMES)
+    assert len(ended) >= len([one for one in captures.numbers(tmp_path) if one <= 3])
+
+
+def test_a_subscription_without_outcomes(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """Its messages are those of its topic."""
+    bus.create_topic("t")
+    bus.create_subscription("t", "s")
+    of_subscription = Captures(captures.options.server, "t/subscriptions/s")
+    with pytest.raises(InvalidArgument, match="no messages of its own"):
+        of_subscription.run(tmp_path, outcomes=False)
+    assert not list(tmp_path.iterdir())
+    bus.delete_topic("t")
+
+
+@pytest.mark.promise("R9")
+def test_a_lake_in_the_folder_of_an_entity(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """The captures of the outer lake delete what they do not know in a table."""
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path)
+    for inside in (tmp_path / "q", tmp_path / "q" / MESSAGES, tmp_path / "q" / MESSAGES / "mine"):
+        with pytest.raises(InvalidArgument, match=f"use {tmp_path}, or another folder"):
+            captures.run(inside)
+    assert not list((tmp_path / "q" / MESSAGES).glob("*/entity.json"))
+    captures.run(tmp_path / "other")
+
+
+def test_options_for_one_entity_are_not_ignored(own_server: ServerThread) -> None:
+    for given in (
+        ("--body", "json"), ("--no-outcomes",), ("--on-error", "suspend"),
+        ("--messages-per-batch", "5"), ("--accept-gap",), ("--new-identity",),
+    ):  # fmt: skip
+        words = ["pipeline", "capture", "--all", *given, "--connect", own_server.connection_string]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == exits.USAGE, done.output
+        assert f"{given[0]} cannot be used" in done.output

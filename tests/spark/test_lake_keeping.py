@@ -314,3 +314,10 @@ def test_files_leave_in_order_and_outcomes_stay_with_their_messages() -> None:
     almost = datetime(2026, 5, 3, tzinfo=UTC).timestamp() * 1_000 - 1
     assert [one.starts for one in expired(manifest, files, almost)[1:]] == []
     assert len(expired(manifest, files, almost + 1)[1].files) == 1
+
+
+@pytest.mark.promise("R9")
+def test_rows_that_stay_for_longer_than_a_calendar_has_years(days: Days, tmp_path: Path) -> None:
+    days.send(1, 4)
+    assert days.captures.run(tmp_path, keep_ms=1_000_000 * DAY_MS).removed == 0
+    assert days.ids(tmp_path) == [1, 2, 3, 4]

@@ -164,7 +164,7 @@ class _Audit:
                 about = lake.about()
                 if about is not None and "identity" in about:
                     lake.manifest()
-                files = lake.files(table) if about is not None else []
+                files, progress = lake.state(table) if about is not None else ([], None)
                 log = lake.log(table)
                 log.check_history()
             except LakeChanged as error:
@@ -180,9 +180,10 @@ class _Audit:
                 if lake.sets_aside():
                     self._with_messages = (MESSAGES, ERRORS)
             self.places += [(lake, table, one) for one in files]
-            known = lake.manifest().tables if "identity" in about else _earlier(table, files)
-            if table in known:
-                self._tables[table] = known[table]
+            if "identity" not in about:
+                progress = _earlier(files)
+            if progress is not None:
+                self._tables[table] = progress
             elif table != ERRORS:
                 missing[f"the table {table} of {lake.entity!r} was not captured"] = None
         return list(missing)
@@ -286,8 +287,7 @@ class _Audit:
             yield from _findings(found, checks.DUPLICATES)
         if OUTCOMES in self._tables:
             self._on_progress("checking ends")
-            first = {at: start for at, (start, _) in self.covered.items()}
-            found = reading.ends(first)
+            found = reading.ends(self.covered)
             yield from _findings(found, checks.MANY_ENDS, checks.UNKNOWN_ENDS)
             if broker is not None and broker.present is not None and self._has_whole_life(broker):
                 [endless] = _findings(found, checks.ENDLESS)
@@ -521,17 +521,17 @@ def _without(ranges: Sequence[tuple[int, int]], numbers: set[int]) -> list[tuple
     return left
 
 
-def _earlier(table: str, files: Sequence[Any]) -> dict[str, Progress]:
+def _earlier(files: Sequence[Any]) -> Progress | None:
     """Return how far a table of a lake of version 0.1.0 reaches, which its files say."""
     if not files:
-        return {}
+        return None
     count = max(one.row.partition for one in files) + 1
     start, following = [0] * count, [0] * count
     for one in sorted(files, key=lambda one: one.row.first):
         at = one.row.partition
         start[at] = start[at] or one.row.first
         following[at] = one.row.last + 1
-    return {table: Progress(start, following)}
+    return Progress(start, following)
 
 
 def _moment(ms: int) -> str:

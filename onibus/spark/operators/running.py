@@ -1,9 +1,9 @@
 """Runs an operator: by groups in a batch, with state in a stream.
 
-An operator says what its rows' groups are and what is done with those of one group: `Operator` opens a
-`Keeper`, which has the group's state and takes its rows in the order of their arrival. In a batch
-it gets all of them at once (`applyInArrow`). In a stream it gets those of each micro-batch, and its
-state is kept between them in Spark's own store: see processor.py.
+An `Operator` says what its rows' groups are, and opens a `Keeper` for each group. A keeper has the
+state of a group and takes its rows in the order of their arrival: in a batch all of them at once
+(`applyInArrow`), in a stream those of each micro-batch. Spark's own store keeps its state between
+micro-batches: see processor.py.
 """
 
 from __future__ import annotations
