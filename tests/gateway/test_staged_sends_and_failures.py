@@ -29,7 +29,9 @@ from tests.bus_helpers import (
     SECOND,
     ManualClock,
     crash,
+    get_one,
     msg,
+    partition_at,
     pass_ms,
     peek_everything,
     pull,
@@ -324,3 +326,25 @@ async def test_columns_of_a_deleted_entity_leave_nothing(clock: ManualClock, cra
     assert bus.queues() == []
     nothing_staged(disks)
     await bus.close()
+
+
+class Unread(dict[int, Any]):
+    """Holds that nothing may look through."""
+
+    def values(self) -> Any:
+        raise AssertionError
+
+
+@run
+async def test_discarding_looks_through_no_locks(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await bus.send_batch("q", [msg("locked"), msg("left")])
+        await get_one(bus, "q")
+        for task in range(3):
+            await stage(bus, task, "x")
+        subscription = partition_at(bus, "q").subscription
+        monkeypatch.setattr(subscription, "holds", Unread(subscription.holds))
+        assert await bus.discard("q", producer="spark") == 3
