@@ -33,6 +33,7 @@ from onibus.core.errors import (
     InvalidArgument,
     NotStaged,
     OnibusError,
+    PartitionOffline,
     QuotaExceeded,
     Unknown,
 )
@@ -251,6 +252,9 @@ class Producers:
             return Published(again=True)
         if key in self._publishing:
             raise Busy(f"a batch of producer {producer!r} is being published: try again")
+        if not self._broker.namespace.online:
+            # A publish that failed there may have been decided: its pieces are not listed.
+            raise PartitionOffline("the namespace's store is down: try again when it is available")
         self._check_known(entity, producer, self._broker.works.noted.counts(entity.incarnation))
         chosen = _choose(notes, batch, named)
         content = _content([notes[work] for work in chosen])

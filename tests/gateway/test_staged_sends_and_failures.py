@@ -328,6 +328,23 @@ async def test_columns_of_a_deleted_entity_leave_nothing(clock: ManualClock, cra
     await bus.close()
 
 
+@run
+async def test_a_batch_in_doubt_is_not_called_missing(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        disks.open["namespace"].fail_next(kept=True)
+        with pytest.raises(Unknown):
+            await publish(bus, (0, 0))
+        # The row that decides is on the disk: "nothing was published" would be wrong.
+        with pytest.raises(PartitionOffline):
+            await publish(bus, (0, 0))
+        await pass_ms(bus, clock, SECOND)
+        assert await publish(bus, (0, 0)) == (0, 0, True)
+        assert there(bus, "q") == ["x"]
+
+
 class Unread(dict[int, Any]):
     """Holds that nothing may look through."""
 
