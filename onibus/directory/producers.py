@@ -111,10 +111,18 @@ class Producers:
 
     def open(self, store: Store) -> None:
         """Read the published and the staged batches."""
+        living = {entity.incarnation for entity in self._broker.namespace.entities.values()}
         rows: Any = store.scan(PRODUCERS)
         self._last = {}
+        left = WriteBatch()
         for entity, producer, last in rows:
-            self._last.setdefault(entity, {})[producer] = _decode(last)
+            if entity in living:
+                self._last.setdefault(entity, {})[producer] = _decode(last)
+            else:
+                # The entity was deleted while a batch was published.
+                left.delete(PRODUCERS, (entity, producer))
+        if left:
+            store.commit(left)
         for work, note in _converted(self._broker.works.noted.all_staged()):
             self._broker.timers.set(("lease", work), note.until)
 
@@ -269,7 +277,8 @@ class Producers:
         self._publishing.add(key)
         try:
             works = yield from self._broker.works.decide(chosen, dropped, records)
-            self._last.setdefault(entity.incarnation, {})[producer] = now_last
+            if not entity.partitions[0].deleted:
+                self._last.setdefault(entity.incarnation, {})[producer] = now_last
             found = yield partial(self._broker.works.publish, works)
         finally:
             self._publishing.discard(key)

@@ -34,6 +34,7 @@ from onibus.core.commands import (
     Publish,
     ReadStaged,
     Stage,
+    StagedFacts,
     Unstage,
 )
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
@@ -87,8 +88,8 @@ class Works:
         self._waiting: list[Reply] = []
         #: works that stores have turned out to have decided, by their names
         self._fresh: dict[str, list[Work]] = {}
-        #: staged parts that only an offline store can decide, by its name: (…, work, pieces)
-        self._in_doubt: dict[str, list[tuple[ShardPartition, int, list[int]]]] = {}
+        #: the pieces of staged parts that only an offline store can decide, by its name
+        self._in_doubt: dict[str, dict[tuple[ShardPartition, int], list[int]]] = {}
 
     def open(self, store: Store) -> None:
         """Read the works that were staged or decided when the namespace's store was last open."""
@@ -223,7 +224,11 @@ class Works:
         yield from self._stage(work, {}, parts, now)
         if work.id in self._works:
             yield from self._record(work)
+        if work.id in self._works:
             self._keep(work)
+        elif work.recorded:
+            # The entity was deleted after the row was begun.
+            self._delete_row(work)
         return work.id
 
     def _begin(self, decider: str, own: Parts, others: Parts, note: Any, reply: Reply) -> Work:
@@ -510,9 +515,12 @@ class Works:
         if self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)
+        # If this is lost, the next opening finds no partition with a part of it.
+        self._delete_row(work)
+
+    def _delete_row(self, work: Work) -> None:
         batch = WriteBatch()
         batch.delete(WORKS, (work.id,))
-        # If this is lost, the next opening finds no partition with a part of it.
         if not work.decider:
             with contextlib.suppress(Refused):
                 self._broker.namespace.commit(batch, KeptReply())
@@ -534,6 +542,12 @@ class Works:
                 # It was staged to be published to that entity.
                 self._take_out(work.id)
                 fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
+        for doubtful in self._in_doubt.values():
+            for partition, work_id in [one for one in doubtful if one[0].id in partitions]:
+                pieces = doubtful.pop((partition, work_id))
+                with contextlib.suppress(OnibusError):
+                    facts = self._facts(partition, work_id, pieces)
+                    self._broker.apply(partition, _unstaging(work_id, pieces, facts))
 
     # Stores that are opened
 
@@ -547,7 +561,7 @@ class Works:
                 self._go_on(partition, work_id, parts[work_id])
         for work in fresh:
             self._decided(work)
-        for doubtful, work_id, pieces in self._in_doubt.pop(store.name, ()):
+        for (doubtful, work_id), pieces in self._in_doubt.pop(store.name, {}).items():
             if work_id not in self._works:
                 # That store has not decided it.
                 self._discard(doubtful, work_id, pieces)
@@ -574,23 +588,31 @@ class Works:
     def _discard(self, partition: ShardPartition, work_id: int, pieces: list[int]) -> None:
         """Discard what was staged for a work that is unknown, unless its decider is down."""
         with contextlib.suppress(OnibusError):
-            blocks = []
-            for piece in pieces:
-                command, now = InspectStaged(work_id, piece), self._broker.clock.now()
-                decider, some = self._broker.apply(partition, command, now)
-                blocks += some
+            facts = self._facts(partition, work_id, pieces)
+            for decider, _ in facts:
                 if decider in self._broker.stores and not self._broker.stores[decider].online:
-                    self._in_doubt.setdefault(decider, []).append((partition, work_id, pieces))
+                    self._in_doubt.setdefault(decider, {})[partition, work_id] = pieces
                     return
-            self._broker.apply(partition, Unstage(work_id, pieces, blocks))
+            self._broker.apply(partition, _unstaging(work_id, pieces, facts))
+
+    def _facts(
+        self, partition: ShardPartition, work_id: int, pieces: Iterable[int]
+    ) -> list[StagedFacts]:
+        now = self._broker.clock.now()
+        return [
+            self._broker.apply(partition, InspectStaged(work_id, piece), now) for piece in pieces
+        ]
 
     def _blocks(self, partition: ShardPartition, work: Work) -> list[int]:
         """Return the blocks that have the messages of a part."""
         if partition.id in work.blocks:
             return work.blocks[partition.id]
-        command, now = InspectStaged(work.id, 0), self._broker.clock.now()
-        return self._broker.apply(partition, command, now).blocks
+        return self._facts(partition, work.id, [0])[0].blocks
 
     def _partitions(self, ids: Iterable[int]) -> list[ShardPartition]:
         found = [self._broker.partition(partition_id) for partition_id in ids]
         return [partition for partition in found if partition is not None]
+
+
+def _unstaging(work_id: int, pieces: list[int], facts: Iterable[StagedFacts]) -> Unstage:
+    return Unstage(work_id, pieces, [block for one in facts for block in one.blocks])

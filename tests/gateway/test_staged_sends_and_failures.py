@@ -345,6 +345,44 @@ async def test_a_batch_in_doubt_is_not_called_missing(clock: ManualClock) -> Non
         assert there(bus, "q") == ["x"]
 
 
+@pytest.mark.parametrize("turns", range(12))
+@run
+async def test_what_is_staged_for_a_deleted_entity_leaves_nothing(
+    clock: ManualClock, turns: int
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        staged = asyncio.ensure_future(stage(bus, 0, "x"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await bus.delete_queue("q")
+        with contextlib.suppress(EntityNotFound):
+            await staged
+        await quiet(bus)
+        nothing_staged(disks)
+        assert bus.broker.works._kept == 0
+        assert bus.broker.disk.staged == 0
+
+
+@run
+async def test_a_batch_published_while_its_entity_is_deleted_is_forgotten(
+    clock: ManualClock,
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        deleted = asyncio.ensure_future(bus.delete_queue("q"))
+        with pytest.raises(Unknown):
+            await publish(bus, (0, 0))
+        await deleted
+        assert bus.broker.producers._last == {}
+    async with disks.bus(clock, "a", "b") as bus:
+        assert disks.rows("namespace", PRODUCERS) == {}
+        assert bus.broker.producers._last == {}
+
+
 class Unread(dict[int, Any]):
     """Holds that nothing may look through."""
 
