@@ -30,17 +30,16 @@ from typing import TYPE_CHECKING, Any
 from onibus.core.commands import (
     CarryOut,
     FindRepeats,
-    InspectStaged,
     Publish,
     ReadStaged,
     Stage,
-    StagedFacts,
     Unstage,
 )
 from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Refused, Unknown
 from onibus.core.path.work import forget as forget_part
 from onibus.core.records import WORKS, WriteBatch
 from onibus.core.staged import Part
+from onibus.directory.discarding import Discarding
 from onibus.directory.turns import Turn, is_large
 from onibus.directory.work import (
     Noted,
@@ -88,8 +87,7 @@ class Works:
         self._waiting: list[Reply] = []
         #: works that stores have turned out to have decided, by their names
         self._fresh: dict[str, list[Work]] = {}
-        #: the pieces of staged parts that only an offline store can decide, by its name
-        self._in_doubt: dict[str, dict[tuple[ShardPartition, int], list[int]]] = {}
+        self._discarding = Discarding(broker)
 
     def open(self, store: Store) -> None:
         """Read the works that were staged or decided when the namespace's store was last open."""
@@ -542,12 +540,7 @@ class Works:
                 # It was staged to be published to that entity.
                 self._take_out(work.id)
                 fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
-        for doubtful in self._in_doubt.values():
-            for partition, work_id in [one for one in doubtful if one[0].id in partitions]:
-                pieces = doubtful.pop((partition, work_id))
-                with contextlib.suppress(OnibusError):
-                    facts = self._facts(partition, work_id, pieces)
-                    self._broker.apply(partition, _unstaging(work_id, pieces, facts))
+        self._discarding.forget(partitions)
 
     # Stores that are opened
 
@@ -561,10 +554,10 @@ class Works:
                 self._go_on(partition, work_id, parts[work_id])
         for work in fresh:
             self._decided(work)
-        for (doubtful, work_id), pieces in self._in_doubt.pop(store.name, {}).items():
+        for (doubtful, work_id), pieces in self._discarding.take(store.name).items():
             if work_id not in self._works:
                 # That store has not decided it.
-                self._discard(doubtful, work_id, pieces)
+                self._discarding.discard(doubtful, work_id, pieces)
         for work in [one for one in self._works.values() if one.decided]:
             for partition_id in list(work.waiting):
                 place, left = self._broker.partition(partition_id), staged.get(partition_id, {})
@@ -583,36 +576,14 @@ class Works:
             for piece in pieces if work.decided else ():
                 self._publish(work, partition, piece, None)
         elif work is None or work.decided or partition.id not in work.own:
-            self._discard(partition, work_id, pieces)
-
-    def _discard(self, partition: ShardPartition, work_id: int, pieces: list[int]) -> None:
-        """Discard what was staged for a work that is unknown, unless its decider is down."""
-        with contextlib.suppress(OnibusError):
-            facts = self._facts(partition, work_id, pieces)
-            for decider, _ in facts:
-                if decider in self._broker.stores and not self._broker.stores[decider].online:
-                    self._in_doubt.setdefault(decider, {})[partition, work_id] = pieces
-                    return
-            self._broker.apply(partition, _unstaging(work_id, pieces, facts))
-
-    def _facts(
-        self, partition: ShardPartition, work_id: int, pieces: Iterable[int]
-    ) -> list[StagedFacts]:
-        now = self._broker.clock.now()
-        return [
-            self._broker.apply(partition, InspectStaged(work_id, piece), now) for piece in pieces
-        ]
+            self._discarding.discard(partition, work_id, pieces)
 
     def _blocks(self, partition: ShardPartition, work: Work) -> list[int]:
         """Return the blocks that have the messages of a part."""
         if partition.id in work.blocks:
             return work.blocks[partition.id]
-        return self._facts(partition, work.id, [0])[0].blocks
+        return self._discarding.facts(partition, work.id, [0])[0].blocks
 
     def _partitions(self, ids: Iterable[int]) -> list[ShardPartition]:
         found = [self._broker.partition(partition_id) for partition_id in ids]
         return [partition for partition in found if partition is not None]
-
-
-def _unstaging(work_id: int, pieces: list[int], facts: Iterable[StagedFacts]) -> Unstage:
-    return Unstage(work_id, pieces, [block for one in facts for block in one.blocks])

@@ -556,7 +556,7 @@ async def test_an_entity_is_deleted_with_a_part_in_doubt(clock: ManualClock) -> 
     for _ in range(3):
         pull(bus, "a" if decider == "b" else "b")
         await pass_ms(bus, clock, SECOND)
-    assert [len(found) for found in bus.broker.works._in_doubt.values()] == [1]
+    assert [len(found) for found in bus.broker.works._discarding._in_doubt.values()] == [1]
     await bus.delete_queue("q0")
     await quiet(bus)
     disks.broken = set()
