@@ -179,6 +179,7 @@ class Works:
             partition: Part(changes=part.changes) for partition, part in own.items() if part.changes
         }
         work = self._begin("" if decider is None else decider.name, pinned, others, None, reply)
+        work.reserve(parts)
         if rules is not None:
             work.rules = rules
             rules.begin()
@@ -294,6 +295,8 @@ class Works:
                 partition.id: sent
                 for partition, sent in store.apply_together(commands, now, batch).items()
             }
+            for partition in own:
+                work.free(partition.id)
         except OnibusError:
             self._abort(work)
             raise
@@ -327,6 +330,8 @@ class Works:
             self.noted.remove(work)
             self._kept -= work.kept
             self._broker.disk.staged -= work.size
+            for partition_id in list(work.reserved):
+                work.free(partition_id)
         return work
 
     def _abort(self, work: Work) -> None:
@@ -496,6 +501,7 @@ class Works:
         except OnibusError:
             self._late(work, partition)
             return
+        work.free(partition.id)
         kept = KeptReply(partial(self._published, work, partition.id))
         partition.store.answer_after(kept, None)
 
