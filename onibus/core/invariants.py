@@ -114,6 +114,8 @@ def _holds(subscription: Subscription) -> Iterator[str]:
     for epoch, hold in subscription.holds.items():
         if not hold.ordinals or hold.epoch != epoch:
             yield f"4: hold {epoch} holds nothing, or is another's"
+        if bool(hold.owner) != (epoch in subscription.owned):
+            yield f"4: hold {epoch} of {hold.owner!r} is in the wrong list"
         for ordinal in hold.ordinals:
             mark = subscription.marks.hot.get(ordinal)
             if mark is None or mark.hold is not hold:

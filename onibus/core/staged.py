@@ -11,6 +11,7 @@ The content of a `staged` row is the MessagePack of `_Row`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -104,6 +105,8 @@ class _Row(msgspec.Struct, array_like=True):
     bodies: list[tuple[int, int, int]] = []
     #: the store that decides its operation; earlier versions: always that of the namespace
     decider: str = ""
+    #: how long each message waits before it can be received; empty if all wait as their queue says
+    delays_ms: list[int | None] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -115,6 +118,9 @@ def encode_part(part: Part, decider: str = "") -> bytes:
     row = _Row([], part.changes, part.rename, part.only, decider=decider)
     if isinstance(part.batch, list):
         row.messages = [(one.row, list(one.identities), one.time_to_live_ms) for one in part.batch]
+        delays_ms = [one.delay_ms for one in part.batch]
+        if delays_ms.count(None) != len(delays_ms):
+            row.delays_ms = delays_ms
     else:
         row.columns = part.batch.encoded or part.batch.encode(apart=bool(part.batch.staged))
         row.bodies = [(body.block, body.rows, body.size) for body in part.batch.staged]
@@ -141,8 +147,10 @@ def decode_part(content: bytes, read: Callable[[int], bytes]) -> Part:
     row = _read(content)
     try:
         batch: list[Prepared] | PreparedBatch = [
-            Prepared(decode(message), message, tuple(identities), ttl)
-            for message, identities, ttl in row.messages
+            Prepared(decode(message), message, tuple(identities), ttl, delay_ms=delay_ms)
+            for (message, identities, ttl), delay_ms in zip(
+                row.messages, row.delays_ms or repeat(None), strict=False
+            )
         ]
     except msgspec.DecodeError as error:
         raise Damaged(f"a staged part cannot be read: {error}") from error

@@ -70,6 +70,8 @@ class Subscription:
             lambda ordinal: log.pages.read_mark(*self.key, to_column(ordinal)), changed
         )
         self.holds: dict[int, Hold] = {}
+        #: of these, the holds of claims and multi-partition operations
+        self.owned: dict[int, Hold] = {}
         self.attempts: dict[str, Attempt] = {}
         self.counts = [0] * len(State)
         self.tally = Tally()
@@ -258,6 +260,8 @@ class Subscription:
         counts[locked] += fresh
         hold.ordinals.update(dict.fromkeys(ordinals, hold.until))
         self.holds[hold.epoch] = hold
+        if hold.owner:
+            self.owned[hold.epoch] = hold
         if hold.until != NEVER:
             self.timers.set(("hold", hold.epoch), hold.until)
         self._changed(hold)
@@ -290,6 +294,7 @@ class Subscription:
             hold.ordinals.pop(ordinal, None)
         if not hold.ordinals:
             del self.holds[hold.epoch]
+            self.owned.pop(hold.epoch, None)
             self.timers.cancel(("hold", hold.epoch))
         self._changed(hold)
         if hold.fair is not None and isinstance(self.ready, FairQueue):

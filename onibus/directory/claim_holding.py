@@ -59,14 +59,16 @@ def hold(
             "claims of a query that will not continue: their messages are read again"
         )
     new = query is not None and _new_query(reader, token, query, first)
-    if reader.token == token and not new:
+    batch = WriteBatch()
+    if reader.token != token or new:
+        reader.token = token
+        if query is not None:
+            reader.bind(query, first)
+        reader.put(batch)
+    elif not claims.broker.namespace.deciding:
         answer(reply, _info(claims, reader))
         return
-    reader.token = token
-    if query is not None:
-        reader.bind(query, first)
-    batch = WriteBatch()
-    reader.put(batch)
+    # An earlier call that wrote the same may not be durable yet.
     counted = claims.counted(reply)
 
     def held(kept: KeptReply) -> None:

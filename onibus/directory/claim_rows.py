@@ -168,6 +168,9 @@ class ClaimReader:
             if number not in rows and not held.is_fresh:
                 del self.claims[number]
                 held.tell(ClaimNotFound(f"claim {number} was released"))
+        if 0 not in rows:
+            # What a lost commit was to keep is not there. Numbers are not given again.
+            self.token, self.queries, self.committed = None, {}, Runs()
         for number, content in rows.items():
             if number:
                 self._load_claim(number, msgspec.json.decode(content, type=ClaimContent))

@@ -33,6 +33,7 @@ from onibus.core.errors import (
     InvalidArgument,
     NotStaged,
     OnibusError,
+    PartitionOffline,
     QuotaExceeded,
     Unknown,
 )
@@ -110,10 +111,18 @@ class Producers:
 
     def open(self, store: Store) -> None:
         """Read the published and the staged batches."""
+        living = {entity.incarnation for entity in self._broker.namespace.entities.values()}
         rows: Any = store.scan(PRODUCERS)
         self._last = {}
+        left = WriteBatch()
         for entity, producer, last in rows:
-            self._last.setdefault(entity, {})[producer] = _decode(last)
+            if entity in living:
+                self._last.setdefault(entity, {})[producer] = _decode(last)
+            else:
+                # The entity was deleted while a batch was published.
+                left.delete(PRODUCERS, (entity, producer))
+        if left:
+            store.commit(left)
         for work, note in _converted(self._broker.works.noted.all_staged()):
             self._broker.timers.set(("lease", work), note.until)
 
@@ -251,6 +260,9 @@ class Producers:
             return Published(again=True)
         if key in self._publishing:
             raise Busy(f"a batch of producer {producer!r} is being published: try again")
+        if not self._broker.namespace.online:
+            # A publish that failed there may have been decided: its pieces are not listed.
+            raise PartitionOffline("the namespace's store is down: try again when it is available")
         self._check_known(entity, producer, self._broker.works.noted.counts(entity.incarnation))
         chosen = _choose(notes, batch, named)
         content = _content([notes[work] for work in chosen])
@@ -265,7 +277,8 @@ class Producers:
         self._publishing.add(key)
         try:
             works = yield from self._broker.works.decide(chosen, dropped, records)
-            self._last.setdefault(entity.incarnation, {})[producer] = now_last
+            if not entity.partitions[0].deleted:
+                self._last.setdefault(entity.incarnation, {})[producer] = now_last
             found = yield partial(self._broker.works.publish, works)
         finally:
             self._publishing.discard(key)

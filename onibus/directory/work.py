@@ -57,7 +57,7 @@ class Work:
 
     __slots__ = (
         "begun", "blocks", "decided", "decider", "deciding", "id", "kept", "note", "order", "own",
-        "owner", "parts", "recorded", "reply", "results", "rules", "size", "waiting",
+        "owner", "parts", "recorded", "reply", "reserved", "results", "rules", "size", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +91,8 @@ class Work:
         self.kept = 0
         #: bytes of the messages that it will publish
         self.size = 0
+        #: partitions, as they were opened, with the room that its messages will take there
+        self.reserved: dict[int, tuple[ShardPartition, int, int]] = {}
         self.results: dict[int, Stored] = {}
         #: changes of rules that its decision brings (P11)
         self.rules: RuleDecision | None = None
@@ -99,6 +101,20 @@ class Work:
     def is_staged(self) -> bool:
         """Return whether it waits for the decision of its owner."""
         return self.owner is not None and self.recorded and not (self.decided or self.deciding)
+
+    def reserve(self, parts: Parts) -> None:
+        """Count its messages towards the quotas of their partitions until they are stored."""
+        for partition, part in parts.items():
+            partition.pending_bytes += part.size
+            self.reserved[partition.id] = (partition, partition.opening, part.size)
+
+    def free(self, partition_id: int) -> None:
+        """Count its messages for a partition no longer."""
+        if partition_id in self.reserved:
+            partition, opening, size = self.reserved.pop(partition_id)
+            # A partition that was opened again counts anew.
+            if partition.opening == opening:
+                partition.pending_bytes -= size
 
     def decide(self) -> None:
         """Note that it is decided: all other partitions have to publish their parts."""

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 from onibus.core.commands import (
     CarryOut,
     FindRepeats,
-    InspectStaged,
     Publish,
     ReadStaged,
     Stage,
@@ -40,6 +39,7 @@ from onibus.core.errors import EntityNotFound, OnibusError, PartitionOffline, Re
 from onibus.core.path.work import forget as forget_part
 from onibus.core.records import WORKS, WriteBatch
 from onibus.core.staged import Part
+from onibus.directory.discarding import Discarding
 from onibus.directory.turns import Turn, is_large
 from onibus.directory.work import (
     Noted,
@@ -87,8 +87,7 @@ class Works:
         self._waiting: list[Reply] = []
         #: works that stores have turned out to have decided, by their names
         self._fresh: dict[str, list[Work]] = {}
-        #: staged parts that only an offline store can decide, by its name: (…, work, pieces)
-        self._in_doubt: dict[str, list[tuple[ShardPartition, int, list[int]]]] = {}
+        self._discarding = Discarding(broker)
 
     def open(self, store: Store) -> None:
         """Read the works that were staged or decided when the namespace's store was last open."""
@@ -180,6 +179,7 @@ class Works:
             partition: Part(changes=part.changes) for partition, part in own.items() if part.changes
         }
         work = self._begin("" if decider is None else decider.name, pinned, others, None, reply)
+        work.reserve(parts)
         if rules is not None:
             work.rules = rules
             rules.begin()
@@ -223,7 +223,11 @@ class Works:
         yield from self._stage(work, {}, parts, now)
         if work.id in self._works:
             yield from self._record(work)
+        if work.id in self._works:
             self._keep(work)
+        elif work.recorded:
+            # The entity was deleted after the row was begun.
+            self._delete_row(work)
         return work.id
 
     def _begin(self, decider: str, own: Parts, others: Parts, note: Any, reply: Reply) -> Work:
@@ -291,6 +295,8 @@ class Works:
                 partition.id: sent
                 for partition, sent in store.apply_together(commands, now, batch).items()
             }
+            for partition in own:
+                work.free(partition.id)
         except OnibusError:
             self._abort(work)
             raise
@@ -324,6 +330,8 @@ class Works:
             self.noted.remove(work)
             self._kept -= work.kept
             self._broker.disk.staged -= work.size
+            for partition_id in list(work.reserved):
+                work.free(partition_id)
         return work
 
     def _abort(self, work: Work) -> None:
@@ -493,6 +501,7 @@ class Works:
         except OnibusError:
             self._late(work, partition)
             return
+        work.free(partition.id)
         kept = KeptReply(partial(self._published, work, partition.id))
         partition.store.answer_after(kept, None)
 
@@ -510,9 +519,12 @@ class Works:
         if self._take_out(work.id) is None:
             return
         answer(work.reply, work.results)
+        # If this is lost, the next opening finds no partition with a part of it.
+        self._delete_row(work)
+
+    def _delete_row(self, work: Work) -> None:
         batch = WriteBatch()
         batch.delete(WORKS, (work.id,))
-        # If this is lost, the next opening finds no partition with a part of it.
         if not work.decider:
             with contextlib.suppress(Refused):
                 self._broker.namespace.commit(batch, KeptReply())
@@ -534,6 +546,7 @@ class Works:
                 # It was staged to be published to that entity.
                 self._take_out(work.id)
                 fail(work.reply, EntityNotFound(f"{entity.name} was deleted"))
+        self._discarding.forget(partitions)
 
     # Stores that are opened
 
@@ -547,10 +560,10 @@ class Works:
                 self._go_on(partition, work_id, parts[work_id])
         for work in fresh:
             self._decided(work)
-        for doubtful, work_id, pieces in self._in_doubt.pop(store.name, ()):
+        for (doubtful, work_id), pieces in self._discarding.take(store.name).items():
             if work_id not in self._works:
                 # That store has not decided it.
-                self._discard(doubtful, work_id, pieces)
+                self._discarding.discard(doubtful, work_id, pieces)
         for work in [one for one in self._works.values() if one.decided]:
             for partition_id in list(work.waiting):
                 place, left = self._broker.partition(partition_id), staged.get(partition_id, {})
@@ -569,27 +582,13 @@ class Works:
             for piece in pieces if work.decided else ():
                 self._publish(work, partition, piece, None)
         elif work is None or work.decided or partition.id not in work.own:
-            self._discard(partition, work_id, pieces)
-
-    def _discard(self, partition: ShardPartition, work_id: int, pieces: list[int]) -> None:
-        """Discard what was staged for a work that is unknown, unless its decider is down."""
-        with contextlib.suppress(OnibusError):
-            blocks = []
-            for piece in pieces:
-                command, now = InspectStaged(work_id, piece), self._broker.clock.now()
-                decider, some = self._broker.apply(partition, command, now)
-                blocks += some
-                if decider in self._broker.stores and not self._broker.stores[decider].online:
-                    self._in_doubt.setdefault(decider, []).append((partition, work_id, pieces))
-                    return
-            self._broker.apply(partition, Unstage(work_id, pieces, blocks))
+            self._discarding.discard(partition, work_id, pieces)
 
     def _blocks(self, partition: ShardPartition, work: Work) -> list[int]:
         """Return the blocks that have the messages of a part."""
         if partition.id in work.blocks:
             return work.blocks[partition.id]
-        command, now = InspectStaged(work.id, 0), self._broker.clock.now()
-        return self._broker.apply(partition, command, now).blocks
+        return self._discarding.facts(partition, work.id, [0])[0].blocks
 
     def _partitions(self, ids: Iterable[int]) -> list[ShardPartition]:
         found = [self._broker.partition(partition_id) for partition_id in ids]

@@ -195,8 +195,14 @@ def do_in_turn(
     def take(part: Part, plan: Plan) -> None:
         part.plan = plan
 
+    def run_in_turn() -> None:
+        # Sends that were before it have taken room since.
+        for partition, part in work.items():
+            check_room(partition, part.size)
+        run()
+
     parts = [(partition, part.batch, partial(take, part)) for partition, part in work.items()]
-    broker.turns.take(Turn(entities, parts, run, reply))
+    broker.turns.take(Turn(entities, parts, run_in_turn, reply))
 
 
 def _do_parts(

@@ -29,6 +29,7 @@ from onibus.core.errors import (
     EntityDisabled,
     InvalidArgument,
     InvalidOperation,
+    PartitionOffline,
     Refused,
 )
 from onibus.core.inspection import Filter, check_filter
@@ -182,11 +183,21 @@ def on_each(
     """
     results: list[Any] = [None] * len(tokens)
     by_partition = _by_partition(entity, tokens, results)
+    stores = []
+    offline: PartitionOffline | None = None
     for partition, places in by_partition.items():
-        told = broker.use(entity, partition, build(places))
+        told: list[Any]
+        try:
+            told = broker.use(entity, partition, build(places))
+            stores.append(partition.store)
+        except PartitionOffline as error:
+            # Messages of other partitions do not depend on this one.
+            offline, told = error, [error] * len(places)
         for place, result in zip(places, told, strict=True):
             results[place] = result
-    durable([partition.store for partition in by_partition], results)(reply)
+    if offline is not None and not stores:
+        raise offline
+    durable(stores, results)(reply)
 
 
 def _some(given: Sequence[T], places: list[int]) -> Sequence[T]:

@@ -222,6 +222,9 @@ async def _look_after(
     sound(bus)
     _judge(error, disks.struck, await happened(bus, made))
     nothing_staged(disks)
+    for entity in bus.broker.namespace.entities.values():
+        # Nothing is on its way.
+        assert not any(one.pending_bytes for one in entity.partitions), entity.name
     bus = await reopen(bus, disks, clock, *stores)
     await nothing_held(bus, clock)
     sound(bus)

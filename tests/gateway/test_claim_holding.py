@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from onibus.core.errors import CheckpointMismatch, InvalidArgument
-from tests.bus_helpers import Disks, ManualClock, run, send
+from onibus.core.errors import CheckpointMismatch, InvalidArgument, Unknown
+from tests.bus_helpers import SECOND, Disks, ManualClock, crash, pass_ms, run, send
+from tests.gateway.fragile import FragileDisks
 
 
 @pytest.mark.promise("R5", "R7")
@@ -67,3 +69,33 @@ async def test_a_query_begins_once(clock: ManualClock) -> None:
         for wrong in ({"query": ""}, {"query": "a", "first": -1}):
             with pytest.raises(InvalidArgument):
                 await bus.hold_claims("q", "r", token="two", after=2, **wrong)
+
+
+@pytest.mark.promise("R5", "R7")
+@run
+async def test_a_hold_that_was_lost_is_taken_again(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        disks.open["namespace"].fail_next(kept=False)
+        with pytest.raises(Unknown):
+            await bus.hold_claims("q", "r", token="one", query="a", first=1)
+        await pass_ms(bus, clock, SECOND)
+        await bus.hold_claims("q", "r", token="one", query="a", first=1)
+        crash(bus)
+    async with disks.bus(clock, "a", "b") as bus:
+        with pytest.raises(CheckpointMismatch, match="taken over"):
+            await bus.claim("q", "r", 1, token="two")
+        with pytest.raises(CheckpointMismatch, match="has read claim 1"):
+            await bus.hold_claims("q", "r", token="one", query="a", first=2)
+
+
+@run
+async def test_the_same_hold_twice_at_once_is_confirmed_once_durable(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        disks.open["namespace"].fail_next(kept=False)
+        both = [bus.hold_claims("q", "r", token="one") for _ in range(2)]
+        found = await asyncio.gather(*both, return_exceptions=True)
+        assert [type(one) for one in found] == [Unknown, Unknown]

@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 
 from onibus import Bus
+from onibus.core.errors import Unknown
 from tests.bus_helpers import (
     KEYS,
+    MINUTE,
     Disks,
     ManualClock,
     bodies,
+    crash,
     get,
     index_in,
     msg,
@@ -29,7 +32,7 @@ from tests.gateway.fragile import (
     quiet,
     recover,
 )
-from tests.gateway.topic_helpers import dead, sound, there
+from tests.gateway.topic_helpers import dead, sound, states, there
 
 stores = pytest.mark.parametrize("stores", [("a",), ("a", "b")])
 
@@ -205,3 +208,24 @@ async def test_a_store_that_fails_never_lets_a_message_be_forwarded_twice(
     clock: ManualClock,
 ) -> None:
     await fail_everywhere(clock, sources, forward_all, all_arrived)
+
+
+@run
+async def test_a_crash_does_not_delay_what_is_moved(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a", "b")
+    await bus.create_queue("out", enable_partitioning=True, delivery_delay_ms=MINUTE)
+    await bus.create_queue("in")
+    sent = [await bus.send("in", msg(key, partition_key=key)) for key in KEYS]
+    await quiet(bus)
+    # It is staged and decided. Half of the messages are published after the restart.
+    disks.cut_power(2)
+    with pytest.raises(Unknown):
+        await bus.move("in", "out", [one.sequence_number for one in sent])
+    crash(bus)
+    disks.mend()
+    bus = await disks.bus(clock, "a", "b")
+    await quiet(bus)
+    assert states(bus, "out") == [(key, "active") for key in KEYS]
+    nothing_staged(disks)
+    await bus.close()

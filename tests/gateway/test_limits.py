@@ -16,10 +16,13 @@ from onibus.core.errors import (
     MessageTooLarge,
     QuotaExceeded,
 )
+from onibus.directory import turns
 from onibus.shard.tidying import tidy
 from tests.bus_helpers import (
     HOUR,
+    KEYS,
     MINUTE,
+    Disks,
     ManualClock,
     bodies,
     get,
@@ -30,7 +33,9 @@ from tests.bus_helpers import (
     picture,
     run,
     send,
+    settle,
 )
+from tests.gateway.topic_helpers import sql
 
 
 @pytest.mark.promise("B7")
@@ -105,6 +110,27 @@ async def test_sends_on_their_way_count_towards_the_quota(
         assert len(refused) == 16
         assert bus.queue("q").active_count == 4
         assert bus.queue("q").size_bytes <= 5_000
+
+
+@pytest.mark.parametrize("stores", [("a",), ("a", "b")])
+@pytest.mark.parametrize("steps", [20, turns.SLICE_STEPS])
+@run
+async def test_batches_on_their_way_count_towards_the_quota(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch, stores: tuple[str, ...], steps: int
+) -> None:
+    # With few steps a slice, each batch waits in its lane.
+    monkeypatch.setattr(turns, "SLICE_STEPS", steps)
+    async with Disks().bus(clock, *stores) as bus:
+        await bus.create_topic("t", enable_partitioning=True, max_size_bytes=5_000)
+        await bus.create_subscription("t", "s", rules=[sql("some", "n > 1 AND n < 9 OR n = 0")])
+        batch = [msg("x" * 1_000, partition_key=key, properties={"n": 5}) for key in KEYS[:2]]
+        sends = [bus.send_batch("t", batch) for _ in range(20)]
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        refused = [one for one in outcomes if isinstance(one, QuotaExceeded)]
+        assert len(refused) == 16
+        assert bus.topic("t").size_bytes <= 10_000
+        await settle(bus)
+        assert not any(one.pending_bytes for one in bus.broker.find("t").partitions)
 
 
 @pytest.mark.promise("B7")

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from onibus import Bus, Rule, Sent, SqlAction, SqlFilter
+from onibus.core.commands import COMPLETE
 from onibus.core.errors import Damaged, InvalidFilter, PartitionOffline, StoreFailed, Unknown
 from onibus.core.records import BLOCKS, Row, Table, WriteBatch
 from onibus.core.rules.rule import from_plain, to_plain
+from onibus.gateway import settling
 from onibus.store.memory import MemoryStore, Tables
 from tests.bus_helpers import (
+    KEYS,
     SECOND,
     Disks,
     ManualClock,
@@ -23,6 +26,7 @@ from tests.bus_helpers import (
     msg,
     partition_at,
     pass_ms,
+    peek_everything,
     pull,
     run,
     send,
@@ -258,3 +262,33 @@ async def test_such_a_rule_that_was_stored_before_lets_no_send_fail(clock: Manua
         await bus.send("t", msg("y"))
         (dead,) = await get(bus, "t/subscriptions/s", dead_letters=True)
         assert dead.body == b"x"
+
+
+@pytest.mark.parametrize("down", [["b"], ["a", "b"]])
+@run
+async def test_messages_of_other_partitions_are_settled(
+    clock: ManualClock, down: list[str]
+) -> None:
+    async with Disks().bus(clock, "a", "b", "c") as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        await bus.send_batch("p", [msg(key, partition_key=key) for key in KEYS])
+        held = {one.body.decode(): one for one in await get(bus, "p")}
+        await settle(bus)
+        places = bus.broker.find("p").stores
+        for store in down:
+            pull(bus, store)
+
+        async def complete(chosen: list[str]) -> Any:
+            tokens: Any = [held[key].token for key in chosen]
+            return await bus.ask(
+                lambda reply: settling.settle_each(bus.broker, "p", tokens, COMPLETE, reply)
+            )
+
+        results = await complete(KEYS)
+        for place, result in zip(places, results, strict=True):
+            assert isinstance(result, PartitionOffline) if place in down else result is None
+        with pytest.raises(PartitionOffline):
+            await complete([key for key, place in zip(KEYS, places, strict=True) if place in down])
+        await pass_ms(bus, clock, SECOND)
+        left = [key for key, place in zip(KEYS, places, strict=True) if place in down]
+        assert bodies(peek_everything(bus, "p")) == left

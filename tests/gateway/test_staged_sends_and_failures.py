@@ -29,7 +29,9 @@ from tests.bus_helpers import (
     SECOND,
     ManualClock,
     crash,
+    get_one,
     msg,
+    partition_at,
     pass_ms,
     peek_everything,
     pull,
@@ -324,3 +326,80 @@ async def test_columns_of_a_deleted_entity_leave_nothing(clock: ManualClock, cra
     assert bus.queues() == []
     nothing_staged(disks)
     await bus.close()
+
+
+@run
+async def test_a_batch_in_doubt_is_not_called_missing(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        disks.open["namespace"].fail_next(kept=True)
+        with pytest.raises(Unknown):
+            await publish(bus, (0, 0))
+        # The row that decides is on the disk: "nothing was published" would be wrong.
+        with pytest.raises(PartitionOffline):
+            await publish(bus, (0, 0))
+        await pass_ms(bus, clock, SECOND)
+        assert await publish(bus, (0, 0)) == (0, 0, True)
+        assert there(bus, "q") == ["x"]
+
+
+@pytest.mark.parametrize("turns", range(12))
+@run
+async def test_what_is_staged_for_a_deleted_entity_leaves_nothing(
+    clock: ManualClock, turns: int
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        staged = asyncio.ensure_future(stage(bus, 0, "x"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await bus.delete_queue("q")
+        with contextlib.suppress(EntityNotFound):
+            await staged
+        await quiet(bus)
+        nothing_staged(disks)
+        assert bus.broker.works._kept == 0
+        assert bus.broker.disk.staged == 0
+
+
+@run
+async def test_a_batch_published_while_its_entity_is_deleted_is_forgotten(
+    clock: ManualClock,
+) -> None:
+    disks = FragileDisks()
+    async with disks.bus(clock, "a", "b") as bus:
+        await bus.create_queue("q")
+        await stage(bus, 0, "x")
+        deleted = asyncio.ensure_future(bus.delete_queue("q"))
+        with pytest.raises(Unknown):
+            await publish(bus, (0, 0))
+        await deleted
+        assert bus.broker.producers._last == {}
+    async with disks.bus(clock, "a", "b") as bus:
+        assert disks.rows("namespace", PRODUCERS) == {}
+        assert bus.broker.producers._last == {}
+
+
+class Unread(dict[int, Any]):
+    """Holds that nothing may look through."""
+
+    def values(self) -> Any:
+        raise AssertionError
+
+
+@run
+async def test_discarding_looks_through_no_locks(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        await bus.send_batch("q", [msg("locked"), msg("left")])
+        await get_one(bus, "q")
+        for task in range(3):
+            await stage(bus, task, "x")
+        subscription = partition_at(bus, "q").subscription
+        monkeypatch.setattr(subscription, "holds", Unread(subscription.holds))
+        assert await bus.discard("q", producer="spark") == 3

@@ -21,6 +21,7 @@ from onibus.core.errors import (
 from tests.bus_helpers import (
     KEYS,
     MINUTE,
+    SECOND,
     ManualClock,
     bodies,
     crash,
@@ -529,3 +530,36 @@ async def test_nothing_is_decided_while_the_namespace_is_down(clock: ManualClock
         # That a work is done is written when nobody waits for it any more.
         await settle(bus)
         nothing_staged(disks)
+
+
+@run
+async def test_an_entity_is_deleted_with_a_part_in_doubt(clock: ManualClock) -> None:
+    disks = FragileDisks()
+    bus = await disks.bus(clock, "a", "b")
+    for name in ("q0", "q1"):
+        await bus.create_queue(name)
+    await send(bus, "q0", "held")
+    held = await get_one(bus, "q0")
+    await quiet(bus)
+    decider = bus.broker.find("q1").stores[0]
+    # The store of q0 has staged its part, and the other one cannot say whether it has decided.
+    disks.cut_power(1)
+    tx = bus.transaction()
+    await tx.complete("q0", held)
+    await tx.send("q1", msg("new"))
+    with pytest.raises(Unknown):
+        await tx.commit()
+    crash(bus)
+    disks.mend()
+    disks.broken = {decider}
+    bus = await disks.bus(clock, "a", "b")
+    for _ in range(3):
+        pull(bus, "a" if decider == "b" else "b")
+        await pass_ms(bus, clock, SECOND)
+    assert [len(found) for found in bus.broker.works._discarding._in_doubt.values()] == [1]
+    await bus.delete_queue("q0")
+    await quiet(bus)
+    disks.broken = set()
+    await recover(bus, clock)
+    nothing_staged(disks)
+    await bus.close()

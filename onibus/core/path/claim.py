@@ -137,7 +137,7 @@ def list_owners(
 ) -> list[str]:
     """Return the owners of the claims that hold messages here, in the order of their holds."""
     subscription = partition.subscriptions[command.subscription]
-    names = dict.fromkeys(hold.owner for hold in subscription.holds.values())
+    names = dict.fromkeys(hold.owner for hold in subscription.owned.values())
     return [owner for owner in names if owner.startswith(_PREFIX)]
 
 
@@ -150,7 +150,7 @@ def list_claimed(
 
 def claimed(subscription: Subscription, owner: str, limit: int | None = None) -> list[int]:
     """Return the ordinals that a claim holds, in order; with a limit, the first of them."""
-    holds = [hold for hold in subscription.holds.values() if hold.owner == owner]
+    holds = [hold for hold in subscription.owned.values() if hold.owner == owner]
     found = list(chain.from_iterable(hold.ordinals for hold in holds))
     return sorted(found)[:limit]
 

@@ -45,7 +45,7 @@ def list_forwardable(
 ) -> list[int]:
     """Return the first messages that wait to be forwarded."""
     subscription = partition.subscriptions[command.subscription]
-    holds = subscription.holds.values()
+    holds = subscription.owned.values()
     if command.unless_held and any(is_work(hold.owner) for hold in holds):
         raise PartitionOffline("an operation on earlier messages is not decided")
     below = subscription.log.visible_below

@@ -309,6 +309,8 @@ def _recover_holds(subscription: Subscription, rows: list[Any], attempts: list[A
                 raise Damaged(f"partition {subscription.key[0]}: {ordinal} is held and gone")
             _hold_again(subscription, ordinal, held_until, hold)
         subscription.holds[epoch] = hold
+        if owner:
+            subscription.owned[epoch] = hold
         if until != NEVER:
             subscription.watch_hold(hold)
     if isinstance(subscription.ready, FairQueue):

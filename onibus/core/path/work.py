@@ -155,7 +155,7 @@ def unstage(partition: Partition, command: Unstage, now: int, wall: int, out: Wr
     """Discard a part that was not decided; release its messages without counting a delivery."""
     owner = owner_of(command.work)
     for subscription in partition.subscriptions.values():
-        for hold in [one for one in subscription.holds.values() if one.owner == owner]:
+        for hold in [one for one in subscription.owned.values() if one.owner == owner]:
             for ordinal in sorted(hold.ordinals):
                 give_back(subscription, ordinal, Input.RELEASE, now, out)
     forget(command.work, partition.id, command.pieces, command.blocks, out)
