@@ -239,6 +239,8 @@ class ReadMessages(Query[list[ReceivedMessage]], frozen=True):
 
     subscription: int
     ordinals: Sequence[int]
+    #: only the first of them, in blocks of together at most this many bytes, or one message
+    bytes_max: int | None = None
 
 
 class ListForwardable(Query[list[int]], frozen=True):

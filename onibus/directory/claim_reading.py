@@ -24,6 +24,8 @@ from onibus.shard.slices import in_slices
 if TYPE_CHECKING:
     from onibus.directory.claims import Claims
 
+#: Bytes of blocks that one slice reads, about.
+SLICE_BYTES = 16 << 20
 #: Makes what the reader gets of some messages of a partition.
 Page = Callable[[int, list[ReceivedMessage]], Any]
 
@@ -98,8 +100,10 @@ def _read_pages(
             if not pages:
                 find()
             partition, ordinals = ahead.pop()
-            command = ReadMessages(held.entity.number, ordinals)
+            command = ReadMessages(held.entity.number, ordinals, SLICE_BYTES)
             received = claims.broker.use(held.entity, partition, command)
+            if len(received) < len(ordinals):
+                ahead.append((partition, ordinals[len(received) :]))
             pages.append(page(partition.index, received))
         except OnibusError as error:
             fail(reply, error)

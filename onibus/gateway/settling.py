@@ -31,6 +31,7 @@ from onibus.core.errors import (
     InvalidOperation,
     PartitionOffline,
     Refused,
+    Unknown,
 )
 from onibus.core.inspection import Filter, check_filter
 from onibus.core.limits import BATCH_COUNT_MAX, NUMBERS_MAX
@@ -330,10 +331,28 @@ def on_all(
     if len(commands) > 1:
         for partition, command in commands.items():
             broker.check(entity, partition, command)
-    received: list[Any] = []
-    for partition, command in commands.items():
-        received += [one for one in broker.use(entity, partition, command, now) or () if one]
+    results = _apply_all(broker, entity, commands, now)
+    received = [one for result in results for one in result or () if one]
     durable([partition.store for partition in commands], received or None)(reply)
+
+
+def _apply_all(
+    broker: Broker, entity: Entity, commands: dict[ShardPartition, Command[Any]], now: int
+) -> list[Any]:
+    """Carry out commands that were checked; return their results."""
+    first, *others = dict.fromkeys(partition.store for partition in commands)
+    if len(commands) > 1 and not others:
+        entity.last_used = now
+        return list(first.apply_together(commands, now).values())
+    results: list[Any] = []
+    for partition, command in commands.items():
+        try:
+            results.append(broker.use(entity, partition, command, now))
+        except PartitionOffline as error:
+            if not results:
+                raise
+            raise Unknown(f"some of the messages may have changed: {error}") from error
+    return results
 
 
 def on_session(

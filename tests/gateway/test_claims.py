@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onibus import Bus, Filter
+from onibus import Bus, Filter, ReceivedMessage
 from onibus.core.errors import (
     ClaimNotFound,
     EntityDisabled,
@@ -21,6 +21,7 @@ from onibus.core.errors import (
 )
 from onibus.core.invariants import violations
 from onibus.core.records import CLAIMS, HOLDS
+from onibus.directory import claim_reading
 from tests.bus_helpers import (
     HOUR,
     MINUTE,
@@ -480,3 +481,23 @@ async def test_rows_written_after_a_deletion_go_at_the_next_start(clock: ManualC
 
 def claim_rows(disks: Disks) -> int:
     return len(disks.open["namespace"].tables[CLAIMS])
+
+
+@run
+async def test_large_messages_are_read_in_slices(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_reading, "SLICE_BYTES", 2_500)
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        texts = [f"{number}" * 1_000 for number in range(8)]
+        await send(bus, "q", *texts)
+        claim = await bus.claim("q", "r", 10)
+        assert claim is not None
+        pages: list[list[ReceivedMessage]] = await bus.ask(
+            lambda reply: claim_reading.read(
+                bus.broker.claims, "q", "r", claim.number, None, None, lambda _, page: page, reply
+            )
+        )
+        assert [bodies(page) for page in pages] == [texts[at : at + 2] for at in range(0, 8, 2)]
+        assert bodies(await bus.read_claim("q", "r", claim.number)) == texts

@@ -12,11 +12,12 @@ import pytest
 from onibus import Bus, Rule, Sent, SqlAction, SqlFilter
 from onibus.core.commands import COMPLETE
 from onibus.core.errors import Damaged, InvalidFilter, PartitionOffline, StoreFailed, Unknown
-from onibus.core.records import BLOCKS, Row, Table, WriteBatch
+from onibus.core.records import BLOCKS, MARKS, Row, Table, WriteBatch
 from onibus.core.rules.rule import from_plain, to_plain
 from onibus.gateway import settling
 from onibus.store.memory import MemoryStore, Tables
 from tests.bus_helpers import (
+    DAY,
     KEYS,
     SECOND,
     Disks,
@@ -39,14 +40,17 @@ SET_TOO_FAR = Rule("far", SqlFilter("far = 1"), SqlAction("SET until = @p", {"@p
 
 
 class MissingReads(MemoryStore):
-    """A store that can be told to fail at its next read of a block."""
+    """A store that can be told to fail at its next read of a block, or of another row."""
 
     def __init__(self, name: str, tables: Tables | None) -> None:
         super().__init__(name, tables)
         self.fail_read = False
+        #: which one, and the partition in its key if it has one
+        self.failing: tuple[Table, int | None] = BLOCKS, None
 
     def read(self, table: Table, key: Row) -> Row | None:
-        if self.fail_read and table is BLOCKS:
+        failing, partition = self.failing
+        if self.fail_read and table is failing and partition in (None, key[0]):
             self.fail_read = False
             raise StoreFailed("out of descriptors")
         return super().read(table, key)
@@ -58,10 +62,10 @@ class DisksMissingReads(Disks):
         self._tables[name] = store.tables
         return store
 
-    def fail_read(self, name: str) -> None:
+    def fail_read(self, name: str, table: Table = BLOCKS, partition: int | None = None) -> None:
         store = self.open[name]
         assert isinstance(store, MissingReads)
-        store.fail_read = True
+        store.fail_read, store.failing = True, (table, partition)
 
 
 @pytest.mark.promise("P10")
@@ -291,4 +295,31 @@ async def test_messages_of_other_partitions_are_settled(
             await complete([key for key, place in zip(KEYS, places, strict=True) if place in down])
         await pass_ms(bus, clock, SECOND)
         left = [key for key, place in zip(KEYS, places, strict=True) if place in down]
+        assert bodies(peek_everything(bus, "p")) == left
+
+
+@pytest.mark.parametrize("stores", [("a",), ("a", "b")])
+@run
+async def test_a_read_that_fails_between_two_partitions_is_not_called_a_rejection(
+    clock: ManualClock, stores: tuple[str, ...]
+) -> None:
+    disks = DisksMissingReads()
+    async with disks.bus(clock, *stores) as bus:
+        await bus.create_queue("p", enable_partitioning=True)
+        later = clock.wall() + DAY
+        sent = [
+            await bus.send("p", msg(key, partition_key=key, scheduled_enqueue_time_ms=later))
+            for key in KEYS[:2]
+        ]
+    async with disks.bus(clock, *stores) as bus:
+        place = bus.broker.find("p").partitions[1]
+        disks.fail_read(place.store.name, MARKS, place.id)
+        # In one store it is one commit. Otherwise one of them is cancelled, and stays so.
+        with pytest.raises(PartitionOffline if len(stores) == 1 else Unknown):
+            await bus.cancel_scheduled("p", [one.sequence_number for one in sent])
+        for _ in range(3):
+            await pass_ms(bus, clock, SECOND)
+        left = KEYS[:2] if len(stores) == 1 else KEYS[1:2]
+        assert bodies(peek_everything(bus, "p")) == left
+    async with disks.bus(clock, *stores) as bus:
         assert bodies(peek_everything(bus, "p")) == left

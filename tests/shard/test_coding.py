@@ -118,6 +118,7 @@ PLAIN: list[tuple[c.Command[Any], Any]] = [
     (c.Unstage(7, [0, 1], [9]), None),
     (c.InspectStaged(7, 1), c.StagedFacts("a", [1, 2])),
     (c.ReadMessages(1, [1, 2**62]), [RECEIVED]),
+    (c.ReadMessages(1, [1, 2**62], 1 << 20), [RECEIVED]),
     (c.ListForwardable(1, True, 10, 1_000, unless_held=True), [1]),
     (c.KeepDeadLetters(1, None), None),
     (c.DeadLetterAll(1, [(1, "why", "so")]), None),

@@ -85,14 +85,14 @@ class ProducersModel(BusModel):
         if any(other.publishes == op.publishes for other in self.ops if other is not op):
             op.publishes = None
             raise Busy(producer)
+        if not self.namespace.online:
+            op.publishes = None
+            raise PartitionOffline(producer)
         passed_over = self._staged(op, key)
         staged = _by_attempt(passed_over, batch)
         if any(attempt not in staged for attempt in attempts):
             op.publishes = None
             raise NotStaged(producer)
-        if not self.namespace.online:
-            op.publishes = None
-            raise PartitionOffline(producer)
         chosen = [staged[attempt] for attempt in attempts]
         self.contents[key] = (_content(chosen), list(attempts))
         for work in passed_over:

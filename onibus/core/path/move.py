@@ -37,7 +37,10 @@ def read_messages(
 ) -> list[ReceivedMessage]:
     """Return messages by their ordinals."""
     subscription = partition.subscriptions[command.subscription]
-    return [subscription.view(ordinal) for ordinal in command.ordinals]
+    room, ordinals = Room.of(command.bytes_max), command.ordinals
+    if room is not None:
+        ordinals = ordinals[: room.take(partition.log, ordinals)]
+    return [subscription.view(ordinal) for ordinal in ordinals]
 
 
 def list_forwardable(
