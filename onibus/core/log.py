@@ -344,6 +344,8 @@ class Log:
         out.delete(BLOCKS, (place.block,))
         out.delete(BLOCK_INDEX, (place.block,))
         self._fresh.pop(place.block, None)
+        self._committing.pop(place.block, None)
+        self.pages.forget(place.block)
 
     # Expiry
 

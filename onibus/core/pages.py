@@ -30,6 +30,9 @@ class Pages(IdPages, Protocol):
     def keep(self, block: int, payload: bytes) -> None:
         """Take note of a block that was committed just now, and may be read soon."""
 
+    def forget(self, block: int) -> None:
+        """Take note that a block is being deleted, and is not read again."""
+
     def read_part(self, work: int, partition: int, piece: int) -> bytes | None:
         """Return the content of a committed `staged` row; None if it is gone."""
 

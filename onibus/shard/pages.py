@@ -26,6 +26,11 @@ class StorePages:
         #: the highest id given to a page so far
         self.last_id = max((key for key in highest if isinstance(key, int)), default=0)
 
+    @property
+    def size(self) -> int:
+        """Return how many bytes of blocks the cache has."""
+        return self._bytes
+
     def new_id(self) -> int:
         self.last_id += 1
         return self.last_id
@@ -56,6 +61,11 @@ class StorePages:
     def keep(self, block: int, payload: bytes) -> None:
         """Cache a block of this process that will soon be read; it is decoded only then."""
         self._remember(block, payload)
+
+    def forget(self, block: int) -> None:
+        dropped = self._blocks.pop(block, None)
+        if dropped is not None:
+            self._bytes -= _size(dropped)
 
     def _remember(self, block: int, content: Block | bytes) -> None:
         if _size(content) > CACHE_BYTES_MAX // 4:

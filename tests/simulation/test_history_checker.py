@@ -139,6 +139,14 @@ GOOD = {
     .receive("a", 1, until=90, token="u")
     .tell("complete", number=1, token="u")
     .answer(2, body="a", number=1, token="t"),
+    "a delivery asked for and recorded while locks are unsure": story()
+    .send("a", 1)
+    .fault()
+    .ask("receive")
+    .receive("a", 1, token="u", later=20)
+    .tell("complete", number=1, token="u")
+    .answer(3, body="a", number=1, token="t")
+    .fault(),
     "a hold whose end is not known is not compared before it must have ended": story()
     .send("a", 1)
     .receive("a", 1, until=50, until_least=30, token="t")

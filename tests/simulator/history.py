@@ -268,8 +268,10 @@ class Checker:
 
     def _is_late(self, receive: Event, event: Event, completed: Event) -> bool:
         """Return whether a delivery was on its way when another receiver completed its message."""
-        if receive.operation <= self._before_fault or event.until_least is not None:
-            # When it was sent is not known: perhaps by a server that is dead by now.
+        unsure = event.until is None or event.until_least is not None
+        if receive.operation <= self._before_fault or unsure:
+            # When it was sent is not known: perhaps by a server that is dead by now, or a store that
+            # has failed since.
             return receive.time <= completed.time
         return event.until is not None and event.until <= completed.time
 
