@@ -195,7 +195,9 @@ class LakeCapture:
             self._lake.set_identity(ends, identity)
         self._identity = identity
         self._take_back_errors()
-        for table in self._tables:
+        # A new lake keeps outcomes first: a message that is kept may end at any moment.
+        is_new = not writer.manifest.tables
+        for table in reversed(self._tables) if is_new else self._tables:
             self._take_table(identity, table)
         self._create_tables()
         writer.commit(tokens=[writer.token])

@@ -36,7 +36,8 @@ def reserved_readers(place: str, entity: str) -> list[StandingReader]:
         StandingReader(
             name=reserved_name(address, table), log=table, address=address, idle_ms=IDLE_MS
         )
-        for table in tables_of(entity)
+        # A message that is kept may end at any moment.
+        for table in reversed(tables_of(entity))
     ]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from onibus.cli.pipeline import without_digits
 from onibus.client import Client
-from onibus.core.errors import EntityReplaced, LogGap, ReaderTaken
+from onibus.core.errors import EntityReplaced, InvalidArgument, LogGap, ReaderTaken
 from onibus.spark.jobs.capture import Captured
 from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
 from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
@@ -493,3 +493,36 @@ def test_files_of_a_user_among_manifests(captures: Captures, bus: Client, tmp_pa
     (folder / f"{int(newest.stem) + 7:019}.json").write_bytes(newest.read_bytes())
     with pytest.raises(LakeDamaged, match="was changed: restore it"):
         captures.run(tmp_path)
+
+
+@pytest.mark.promise("R9")
+def test_a_message_that_ends_while_a_lake_begins(
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcomes are kept from before the first message that is kept."""
+    send(bus, "q", 1, 3)
+    create = Client.create_reader
+
+    def create_and_end(self: Client, entity: str, *given: Any, **named: Any) -> Any:
+        found = create(self, entity, *given, **named)
+        consume(bus, "q")
+        return found
+
+    monkeypatch.setattr(Client, "create_reader", create_and_end)
+    captures.run(tmp_path)
+    monkeypatch.undo()
+    send(bus, "q", 4, 5)
+    captures.run(tmp_path)
+    ended = captures.numbers(tmp_path, OUTCOMES)
+    assert len(ended) >= len([one for one in captures.numbers(tmp_path) if one <= 3])
+
+
+def test_a_subscription_without_outcomes(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """Its messages are those of its topic."""
+    bus.create_topic("t")
+    bus.create_subscription("t", "s")
+    of_subscription = Captures(captures.options.server, "t/subscriptions/s")
+    with pytest.raises(InvalidArgument, match="no messages of its own"):
+        of_subscription.run(tmp_path, outcomes=False)
+    assert not list(tmp_path.iterdir())
+    bus.delete_topic("t")

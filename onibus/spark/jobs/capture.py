@@ -187,6 +187,11 @@ def capture_by(
 ) -> Captured:
     """Capture with whatever reads a batch and writes its files."""
     tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
+    if not tables:
+        raise InvalidArgument(
+            f"{options.entity!r} has outcomes and no messages of its own: capture its outcomes, or "
+            "its topic"
+        )
     if keep_ms is not None:
         check_keep(keep_ms)
     check_tables(table_format, catalog)
