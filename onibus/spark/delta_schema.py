@@ -115,8 +115,15 @@ def evolved(schema: str, other: str, address: str) -> str:
 def _add_fields(table: dict[str, Any], other: dict[str, Any], path: str, address: str) -> None:
     """Add the fields of another struct to those of a table, or of a struct in it."""
     known = {one["name"]: one["type"] for one in table["fields"]}
+    lower = {name.lower(): name for name in known}
     for field in other["fields"]:
         name, kind = field["name"], field["type"]
+        if name not in known and name.lower() in lower:
+            raise InvalidOperation(
+                f"column {path + name!r} differs only in case from "
+                f"{path + lower[name.lower()]!r} of {address}, which tables do not allow: nothing "
+                "was captured. Use the same name, or another lake"
+            )
         if name not in known:
             table["fields"].append(field)
         elif _is_struct(known[name]) and _is_struct(kind):

@@ -36,7 +36,7 @@ from onibus.core.errors import (
 )
 from onibus.spark.decoding.formats import BodyFormat, json_format
 from onibus.spark.delta_log import retained
-from onibus.spark.delta_schema import arrow_schema, latest_ms, schema_string
+from onibus.spark.delta_schema import arrow_schema, evolved, latest_ms, schema_string
 from onibus.spark.iceberg_catalog import DELTA
 from onibus.spark.lake import ERRORS, KEEP_MS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
 from onibus.spark.lake_columns import DECODED, columns_of
@@ -450,11 +450,15 @@ class LakeCapture:
             self._writer.commit(body=body)
 
     def decoded_fields(self) -> pa.StructType:
-        """Return the fields that are decoded, or that the table has."""
-        schema = arrow_schema(self._writer.logs[MESSAGES].schema)
-        if self.body.format == "json" and self.body.fields is not None:
-            return self.body.fields
-        return schema.field(DECODED).type if DECODED in schema.names else pa.struct([])
+        """Return the fields that the table has, and others that are decoded."""
+        log = self._writer.logs[MESSAGES]
+        schema = arrow_schema(log.schema)
+        there = schema.field(DECODED).type if DECODED in schema.names else pa.struct([])
+        fields = self.body.fields if self.body.format == "json" else None
+        if fields is None:
+            return there
+        both = evolved(schema_string(there), schema_string(fields), log.address)
+        return pa.struct(list(arrow_schema(both)))
 
     # --- batches ----------------------------------------------------------------------------------
 

@@ -149,6 +149,23 @@ def test_inferred_fields_are_recorded_and_grow(
     assert query.height == 12
 
 
+def test_fields_that_the_table_has_are_not_inferred_again(
+    captures: Captures, bus: Client, tmp_path: Path
+) -> None:
+    """Neither with another type, nor with another case."""
+    send(bus, captures.entity, b'{"id": 1, "total": 1.5}')
+    captures.run(tmp_path, body=body_format("json", "id BIGINT", None))
+    send(bus, captures.entity, b'{"id": 2, "total": 2.5}')
+    captures.run(tmp_path, body=body_format("json", "total DOUBLE", None))
+    send(bus, captures.entity, b'{"id": "x", "ID": 3, "total": 3.5, "more": 1}')
+    captures.run(tmp_path, body=body_format("json", None, None))
+    assert [row["decoded"] for row in table(captures, tmp_path)] == [
+        {"id": 1, "total": None, "more": None},
+        {"id": None, "total": 2.5, "more": None},
+        {"id": None, "total": 3.5, "more": 1},
+    ]
+
+
 @pytest.mark.promise("R9")
 def test_fields_that_contradict_the_lake_change_nothing(
     captures: Captures, bus: Client, tmp_path: Path
@@ -157,7 +174,8 @@ def test_fields_that_contradict_the_lake_change_nothing(
     captures.run(tmp_path, body=body_format("json", "id INT", None))
     send(bus, captures.entity, b'{"id": 2}')
     before = content(tmp_path)
-    for how, fields in (("json", "id STRING"), ("text", None), ("json", "id STRUCT<x: INT>")):
+    others = ("id STRING", "id STRUCT<x: INT>", "ID INT")
+    for how, fields in (("text", None), *(("json", one) for one in others)):
         with pytest.raises(InvalidOperation, match=r"column 'decoded.*nothing was captured"):
             captures.run(tmp_path, body=body_format(how, fields, None))
         assert content(tmp_path) == before
