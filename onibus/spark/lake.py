@@ -41,6 +41,7 @@ from onibus.api.log import LogPositions
 from onibus.core.errors import EntityReplaced, InvalidArgument, NewerFormat
 from onibus.spark.delta_log import LOG, STATISTICS, DeltaLog, attempt_of, path_of, row_of
 from onibus.spark.delta_schema import schema_string, statistics
+from onibus.spark.iceberg_catalog import OWN_FILE
 from onibus.spark.lake_columns import is_current
 from onibus.spark.lake_earlier import earlier_folder, earlier_name, files_found, is_earlier
 from onibus.spark.lake_files import LakeDamaged, LakeFailed, LakeFiles, absolute
@@ -106,6 +107,9 @@ def name_of(table: str, row: FileRow) -> str:
 def folder_of(entity: str) -> str:
     """Return the folder of an entity; no two entities share one."""
     folder = quote(entity, safe="/").replace("/", "@")
+    if folder.lower().startswith(OWN_FILE):
+        # The catalog of Iceberg tables has that name in the lake, and SQLite files next to it.
+        folder = folder.replace(".", "%2E")
     if len(folder) <= _FOLDER_LENGTH_MAX:
         return folder
     # No other name has two of them: an entity's name has no two slashes in a row.

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from onibus.spark.delta_log import DeltaLog, path_of
+from onibus.spark.delta_log import STATISTICS, DeltaLog, path_of
 from onibus.spark.iceberg_catalog import DELTA, address_of, check_place, open_catalog, plainly
 from onibus.spark.lake import KEEP_MS, TABLES, TIMES, Lake
 from onibus.spark.lake_files import LakeChanged, LakeFailed
@@ -41,7 +41,8 @@ VERSION = "onibus.delta-version"
 _LAKE = "onibus.lake"
 _DATA = "onibus.data"
 _PROPERTIES = {
-    "format-version": "2",
+    # Delta has the same files: programs that drop a table or expire snapshots must not delete them.
+    "gc.enabled": "false",
     # A commit that does not follow the snapshot that we saw fails: it is compared again.
     "commit.retry.num-retries": "0",
     "commit.manifest-merge.enabled": "true",
@@ -49,6 +50,7 @@ _PROPERTIES = {
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
 }
+_METRICS = "write.metadata.metrics"
 _NAME_MAPPING = "schema.name-mapping.default"
 
 
@@ -195,6 +197,8 @@ class IcebergTables:
             at = _version_of(found.current_snapshot())
             if at is None or at < log.version:
                 with found.transaction() as transaction:
+                    if not _properties(table).items() <= found.properties.items():
+                        transaction.set_properties(_properties(table))
                     self._evolve(transaction, log)
                     files = self._replace(transaction, table, log, self._files(table, found))
                 self._remember(table, found, files)
@@ -219,7 +223,7 @@ class IcebergTables:
             schema,
             location=location,
             partition_spec=spec,
-            properties=_PROPERTIES | {_DATA: self._data(table)},
+            properties={"format-version": "2", _DATA: self._data(table)} | _properties(table),
         )
         with transaction:
             # Files have names of columns, and no numbers.
@@ -285,7 +289,11 @@ class IcebergTables:
                 return None
             except (FileNotFoundError, ValidationError) as error:
                 if self.catalog:
-                    raise self._moved(table, str(error).partition(". ")[0]) from None
+                    raise LakeFailed(
+                        f"the metadata of the Iceberg table {self.name(table)} of {self._address} "
+                        f"is missing or damaged: {str(error).partition('. ')[0]}. Run onibus "
+                        "pipeline register, which makes the table again"
+                    ) from None
                 # The lake was moved, or power failed before the file was on disk.
                 return None
         data = found.metadata.properties.get(_DATA)
@@ -376,6 +384,15 @@ def forget_own(lake: Lake, recorded: Iceberg) -> None:
     if not recorded.catalog:
         with IcebergTables(lake, "") as own:
             own.drop()
+
+
+def _properties(table: str) -> dict[str, str]:
+    """Return the properties of a table: some columns have statistics, as in Delta.
+
+    pyiceberg cannot make those of a time after the year 9999, which a sender may give a message.
+    """
+    metrics = {f"{_METRICS}.column.{name}": "full" for name in STATISTICS[table]}
+    return _PROPERTIES | {f"{_METRICS}.default": "counts"} | metrics
 
 
 def _day(table: str) -> str:

@@ -17,7 +17,7 @@ from pyiceberg.types import LongType
 from onibus import Message
 from onibus.client import Client
 from onibus.core.errors import InvalidArgument, InvalidOperation
-from onibus.spark import delta_log, lake_capture
+from onibus.spark import delta_log, lake_capture, lake_iceberg
 from onibus.spark.decoding.formats import body_format
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.jobs.register import register
@@ -28,7 +28,15 @@ from onibus.spark.lake_iceberg import VERSION, IcebergTables
 from onibus.spark.lake_manifest import TYPED, WITH_ICEBERG
 from onibus.spark.lake_writer import LakeWriter
 from tests.client.server_helpers import ServerThread
-from tests.spark.iceberg_helpers import contents, listed, own_catalog, rows_of, same, table_of
+from tests.spark.iceberg_helpers import (
+    contents,
+    listed,
+    own_catalog,
+    properties_of,
+    rows_of,
+    same,
+    table_of,
+)
 from tests.spark.lake_helpers import Captures, Crash, consume, make_old, send
 from tests.spark.test_lake_steps import is_bad
 
@@ -521,3 +529,43 @@ def test_a_lake_without_iceberg_tables_is_not_registered(
     captures.run(tmp_path)
     with pytest.raises(InvalidOperation, match="no Iceberg tables"):
         register(captures.lake(tmp_path))
+
+
+@pytest.mark.promise("R9")
+def test_times_after_the_year_9999(captures: Captures, client: Client, tmp_path: Path) -> None:
+    """A sender can give them: Service Bus's longest time to live is 10,675,199 days."""
+    client.send(captures.entity, Message(body=b"1", time_to_live_ms=922_337_203_685_477))
+    client.schedule(captures.entity, Message(body=b"2"), 253_402_300_800_000)
+    captures.run(tmp_path, **ICEBERG)
+    rows = rows_of(tmp_path, captures.entity, MESSAGES)
+    assert sorted(rows.column("body").to_pylist()) == [b"1", b"2"]
+    scheduled = rows.column("scheduled_enqueue_time").cast(pa.int64()).to_pylist()
+    assert 253_402_300_800_000_000 in scheduled
+
+
+def test_a_table_of_an_earlier_capture_gets_todays_properties(
+    captures: Captures, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs that drop a table or expire its snapshots leave files that Delta has."""
+    with monkeypatch.context() as patched:
+        patched.setattr(lake_iceberg, "_properties", lambda table: {})
+        captures.run(tmp_path, **ICEBERG)
+    assert "gc.enabled" not in properties_of(tmp_path, captures.entity, MESSAGES)
+    send(client, captures.entity, 1, 3)
+    captures.run(tmp_path)
+    assert properties_of(tmp_path, captures.entity, MESSAGES)["gc.enabled"] == "false"
+    assert rows_of(tmp_path, captures.entity, MESSAGES).num_rows == 3
+
+
+def test_a_queue_with_the_name_of_the_catalog(
+    server: ServerThread, client: Client, tmp_path: Path
+) -> None:
+    for name in ("iceberg.db", "Iceberg.db-journal"):
+        client.create_queue(name)
+        send(client, name, 1, 3)
+        captures = Captures(server.connection_string, name)
+        captures.run(tmp_path, **ICEBERG)
+        folder = captures.lake(tmp_path).folder
+        assert rows_of(tmp_path, folder, MESSAGES).num_rows == 3
+        client.delete_queue(name)
+    assert (tmp_path / "iceberg.db").is_file()

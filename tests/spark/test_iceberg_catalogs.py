@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -72,6 +73,17 @@ def test_a_namespace_of_another_program(captures: Captures, client: Client, tmp_
     with pytest.raises(LakeFailed, match="is not of"):
         captures.run(tmp_path / "lake", catalog=uri, **ICEBERG)
     assert not (tmp_path / "lake").exists()
+
+
+def test_metadata_that_was_deleted(captures: Captures, client: Client, tmp_path: Path) -> None:
+    place, uri = tmp_path / "lake", f"sqlite:///{tmp_path}/shared.db"
+    captures.run(place, catalog=uri, **ICEBERG)
+    shutil.rmtree(place / captures.entity / "_iceberg")
+    send(client, captures.entity, 1, 3)
+    with pytest.raises(LakeFailed, match="metadata of the Iceberg table .* is missing or damaged"):
+        captures.run(place)
+    register(captures.lake(place))
+    assert captures.run(place).messages == 3
 
 
 def test_a_reader_opens_the_catalog_while_a_capture_makes_it(
