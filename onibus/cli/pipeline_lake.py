@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +141,18 @@ def capture(
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
-    _check_capture(entity, everything, accept_gap or new_identity, master)
+    for_one = {
+        "--accept-gap": accept_gap,
+        "--new-identity": new_identity,
+        "--no-outcomes": not outcomes,
+        "--body": body is not None,
+        "--schema": schema is not None,
+        "--type": message_type is not None,
+        "--on-error": on_error != "rescue",
+        "--messages-per-batch": messages_per_batch is not None,
+    }
+    given = [name for name, is_given in for_one.items() if is_given]
+    _check_capture(entity, everything, given, master)
     from onibus.spark.jobs.capture import capture as run
 
     interval_s = seconds_of(interval)
@@ -180,14 +191,16 @@ def capture(
     session.out.done(msgspec.to_builtins(done), _sentence(done))
 
 
-def _check_capture(entity: str | None, everything: bool, for_one: bool, master: str | None) -> None:
+def _check_capture(
+    entity: str | None, everything: bool, for_one: Sequence[str], master: str | None
+) -> None:
     """Reject a capture that cannot start: its entity is ambiguous, or Spark or Java is missing."""
     from onibus.spark.session import MASTER, check_startable
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or use --all")
     if everything and for_one:
-        raise typer.BadParameter("name one entity: --accept-gap and --new-identity need it")
+        raise typer.BadParameter(f"{', '.join(for_one)} cannot be used with --all: name one entity")
     # Before anything is written: an empty lake and its readers would remain.
     check_startable(master or MASTER)
 

@@ -27,6 +27,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 from uuid import uuid4
@@ -181,6 +182,19 @@ class Lake:
                 f"{self.store.address} has files and no {ENTITY}: restore it, or move that folder "
                 "away"
             )
+
+    def check_not_inside(self) -> None:
+        """Refuse a new lake in the folder of an entity of another: captures would delete it."""
+        if not self.store.local or self.about() is not None:
+            return
+        place = Path(self.store.root).parent
+        for folder in (place, *place.parents[:2]):
+            content = LakeFiles(str(folder), "").read(ENTITY)
+            if content is not None and b'"incarnation"' in content:
+                raise InvalidArgument(
+                    f"{place} is in the lake {folder.parent}, whose captures would delete its "
+                    f"files: use {folder.parent}, or another folder"
+                )
 
     def identity(self) -> str | None:
         """Return the lake's identity; None where nothing was captured, or by version 0.1.0."""

@@ -80,7 +80,7 @@ def test_metadata_that_was_deleted(captures: Captures, client: Client, tmp_path:
     captures.run(place, catalog=uri, **ICEBERG)
     shutil.rmtree(place / captures.entity / "_iceberg")
     send(client, captures.entity, 1, 3)
-    with pytest.raises(LakeFailed, match="metadata of the Iceberg table .* is missing or damaged"):
+    with pytest.raises(LakeFailed, match=r"metadata of the Iceberg table .* is missing or damaged"):
         captures.run(place)
     register(captures.lake(place))
     assert captures.run(place).messages == 3

@@ -12,7 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
+from onibus.cli import exits
+from onibus.cli.main import app
 from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, InvalidArgument, LogGap, ReaderTaken
@@ -526,3 +529,26 @@ def test_a_subscription_without_outcomes(captures: Captures, bus: Client, tmp_pa
         of_subscription.run(tmp_path, outcomes=False)
     assert not list(tmp_path.iterdir())
     bus.delete_topic("t")
+
+
+@pytest.mark.promise("R9")
+def test_a_lake_in_the_folder_of_an_entity(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """The captures of the outer lake delete what they do not know in a table."""
+    send(bus, "q", 1, 3)
+    captures.run(tmp_path)
+    for inside in (tmp_path / "q", tmp_path / "q" / MESSAGES, tmp_path / "q" / MESSAGES / "mine"):
+        with pytest.raises(InvalidArgument, match=f"use {tmp_path}, or another folder"):
+            captures.run(inside)
+    assert not list((tmp_path / "q" / MESSAGES).glob("*/entity.json"))
+    captures.run(tmp_path / "other")
+
+
+def test_options_for_one_entity_are_not_ignored(own_server: ServerThread) -> None:
+    for given in (
+        ("--body", "json"), ("--no-outcomes",), ("--on-error", "suspend"),
+        ("--messages-per-batch", "5"), ("--accept-gap",), ("--new-identity",),
+    ):  # fmt: skip
+        words = ["pipeline", "capture", "--all", *given, "--connect", own_server.connection_string]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == exits.USAGE, done.output
+        assert f"{given[0]} cannot be used" in done.output

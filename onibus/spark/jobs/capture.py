@@ -203,6 +203,7 @@ def capture_by(
             # A name in another case is the same entity, with one folder.
             where = Lake(where.place, ends.entity)
         where.check_entity(ends)
+        where.check_not_inside()
         if body is not None:
             _check_body(where, body)
         where.use_new_folder()
