@@ -340,6 +340,9 @@ class LakeCapture:
         self._readers[table] = reader
         if progress is None:
             progress = Progress(list(reader.positions), list(reader.positions))
+            messages = self._writer.manifest.tables.get(MESSAGES)
+            if table == OUTCOMES and messages is not None:
+                progress = replace(progress, since=list(messages.next))
         progress = self._whole(table, progress, self._ends(table))
         self._writer.commit(tables={**self._writer.manifest.tables, table: progress})
         self._move(table)

@@ -464,6 +464,18 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+def test_a_capture_that_cannot_begin_leaves_no_lease(
+    captures: Captures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise LakeFailed("no space left")
+
+    monkeypatch.setattr(Lake, "put_manifest", fail)
+    with pytest.raises(LakeFailed, match="no space left"):
+        captures.run(tmp_path)
+    assert not list((tmp_path / "q" / "_lease").iterdir())
+
+
 @pytest.mark.parametrize("which", CHANGES)
 def test_a_manifest_that_a_user_changed(
     captures: Captures, bus: Client, tmp_path: Path, which: str
