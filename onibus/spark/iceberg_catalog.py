@@ -67,6 +67,11 @@ def check_place(place: str, catalog: str) -> None:
             f"the lake {shown(place)!r} is not on this machine, where a catalog in a SQLite file "
             "would be: name a catalog with --catalog"
         )
+    if place.startswith("file://") and "%" in place:
+        raise InvalidArgument(
+            f"a lake with Iceberg tables cannot have '%' in its address: {shown(place)!r}. Use the "
+            "folder without file://"
+        )
     if any(sign in whole for sign in "?#"):
         raise InvalidArgument(
             f"a lake with Iceberg tables cannot have '?' or '#' in its address: {shown(place)!r}"

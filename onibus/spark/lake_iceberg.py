@@ -291,8 +291,8 @@ class IcebergTables:
                 if self.catalog:
                     raise LakeFailed(
                         f"the metadata of the Iceberg table {self.name(table)} of {self._address} "
-                        f"is missing or damaged: {str(error).partition('. ')[0]}. Run onibus "
-                        "pipeline register, which makes the table again"
+                        f"is missing or damaged: {str(error).partition('. ')[0]}. Restore it, or "
+                        "run onibus pipeline register if the lake was moved or the metadata is lost"
                     ) from None
                 # The lake was moved, or power failed before the file was on disk.
                 return None

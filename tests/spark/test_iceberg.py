@@ -566,6 +566,7 @@ def test_a_queue_with_the_name_of_the_catalog(
         captures = Captures(server.connection_string, name)
         captures.run(tmp_path, **ICEBERG)
         folder = captures.lake(tmp_path).folder
-        assert rows_of(tmp_path, folder, MESSAGES).num_rows == 3
+        assert same(captures.lake(tmp_path), tmp_path, MESSAGES)
+        assert table_of(tmp_path, folder, MESSAGES).scan().to_arrow().num_rows == 3
         client.delete_queue(name)
     assert (tmp_path / "iceberg.db").is_file()
