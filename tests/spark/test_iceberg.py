@@ -358,6 +358,13 @@ def change_partitions(place: Path, entity: str) -> None:
     found.close()
 
 
+def remove_names(place: Path, entity: str) -> None:
+    found = own_catalog(place)
+    with found.load_table((entity, MESSAGES)).transaction() as transaction:
+        transaction.remove_properties("schema.name-mapping.default")
+    found.close()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -365,6 +372,7 @@ def change_partitions(place: Path, entity: str) -> None:
         (delete, "is delete"),
         (add_column, "column 'extra'"),
         (change_partitions, "partitions are different"),
+        (remove_names, "lacks the property schema.name-mapping.default"),
     ],
 )
 def test_a_table_that_another_program_wrote_to(
