@@ -151,6 +151,11 @@ def plainly(address: str) -> Iterator[None]:
             raise
         cause = getattr(error, "orig", None) or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
+        if address.endswith(f"/{OWN_FILE}") and "not a database" in reason:
+            raise LakeFailed(
+                f"{address} is damaged: {reason}. Delete it, then run onibus pipeline register, "
+                "which makes it again"
+            ) from None
         raise LakeFailed(
             f"cannot use the Iceberg catalog {address}: {reason}. Check that it runs, its address "
             "and its permissions, then capture again. If the lake was moved, run onibus pipeline "
