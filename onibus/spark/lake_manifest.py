@@ -100,9 +100,7 @@ def is_consistent(manifest: Manifest, tables: Collection[str]) -> bool:
         table in tables
         and len(one.start) == len(one.next)
         and len(one.since) in (0, len(one.start))
-        and all(
-            0 <= first <= following for first, following in zip(one.start, one.next, strict=True)
-        )
+        and all(number >= 0 for number in (*one.start, *one.next))
         and all(0 <= gap.partition < len(one.start) for gap in one.gaps)
         for table, one in manifest.tables.items()
     )
