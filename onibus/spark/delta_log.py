@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -123,6 +123,9 @@ class DeltaLog:
     def __init__(self, store: LakeFiles, table: str) -> None:
         self._store = store
         self._table = table
+        self._load()
+
+    def _begin(self) -> None:
         #: -1 if the table does not exist
         self.version = -1
         self._checkpoint = -1
@@ -136,7 +139,6 @@ class DeltaLog:
         self._has_digests = False
         #: empty, or which commit another program made
         self._foreign = ""
-        self._load()
 
     @property
     def address(self) -> str:
@@ -220,9 +222,20 @@ class DeltaLog:
     # --- loading ----------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        names = {
-            name.rpartition("/")[2]: name for name in self._store.sizes(f"{self._table}/{LOG}")
-        }
+        """Load the newest version, again if a capture removed old files at that moment."""
+        there = self._store.sizes(f"{self._table}/{LOG}")
+        while True:
+            self._begin()
+            try:
+                self._load_from(there)
+                return
+            except LakeDamaged:
+                before, there = there, self._store.sizes(f"{self._table}/{LOG}")
+                if there == before:
+                    raise
+
+    def _load_from(self, there: Collection[str]) -> None:
+        names = {name.rpartition("/")[2]: name for name in there}
         commits = {int(one[1]): names[one[0]] for one in map(_COMMIT.fullmatch, names) if one}
         checkpoints = {
             int(one[1]): names[one[0]] for one in map(_CHECKPOINT.fullmatch, names) if one

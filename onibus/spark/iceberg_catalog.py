@@ -67,6 +67,11 @@ def check_place(place: str, catalog: str) -> None:
             f"the lake {shown(place)!r} is not on this machine, where a catalog in a SQLite file "
             "would be: name a catalog with --catalog"
         )
+    if place.startswith("file://") and "%" in place:
+        raise InvalidArgument(
+            f"a lake with Iceberg tables cannot have '%' in its address: {shown(place)!r}. Use the "
+            "folder without file://"
+        )
     if any(sign in whole for sign in "?#"):
         raise InvalidArgument(
             f"a lake with Iceberg tables cannot have '?' or '#' in its address: {shown(place)!r}"
@@ -146,6 +151,11 @@ def plainly(address: str) -> Iterator[None]:
             raise
         cause = getattr(error, "orig", None) or error
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0].rstrip(".")
+        if address.endswith(f"/{OWN_FILE}") and "not a database" in reason:
+            raise LakeFailed(
+                f"{address} is damaged: {reason}. Delete it, then run onibus pipeline register, "
+                "which makes it again"
+            ) from None
         raise LakeFailed(
             f"cannot use the Iceberg catalog {address}: {reason}. Check that it runs, its address "
             "and its permissions, then capture again. If the lake was moved, run onibus pipeline "

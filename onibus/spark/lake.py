@@ -110,7 +110,7 @@ def folder_of(entity: str) -> str:
     folder = quote(entity, safe="/").replace("/", "@")
     if folder.lower().startswith(OWN_FILE):
         # The catalog of Iceberg tables has that name in the lake, and SQLite files next to it.
-        folder = folder.replace(".", "%2E")
+        folder += "@"
     if len(folder) <= _FOLDER_LENGTH_MAX:
         return folder
     # No other name has two of them: an entity's name has no two slashes in a row.

@@ -195,8 +195,9 @@ class LakeCapture:
             self._lake.set_identity(ends, identity)
         self._identity = identity
         self._take_back_errors()
-        # The outcome of a message is kept if the message is: it may end at any moment.
-        for table in reversed(self._tables):
+        # A new lake keeps outcomes first: a message that is kept may end at any moment.
+        is_new = not writer.manifest.tables
+        for table in reversed(self._tables) if is_new else self._tables:
             self._take_table(identity, table)
         self._create_tables()
         writer.commit(tokens=[writer.token])
@@ -339,6 +340,9 @@ class LakeCapture:
         self._readers[table] = reader
         if progress is None:
             progress = Progress(list(reader.positions), list(reader.positions))
+            messages = self._writer.manifest.tables.get(MESSAGES)
+            if table == OUTCOMES and messages is not None:
+                progress = replace(progress, since=list(messages.next))
         progress = self._whole(table, progress, self._ends(table))
         self._writer.commit(tables={**self._writer.manifest.tables, table: progress})
         self._move(table)

@@ -138,6 +138,9 @@ class IcebergTables:
         if snapshot is not None and _version_of(snapshot) is None:
             what = snapshot.summary.operation.value if snapshot.summary else "unknown"
             raise self._changed(table, f"snapshot {snapshot.snapshot_id} is {what}")
+        if _NAME_MAPPING not in found.metadata.properties:
+            # Without it no reader finds the columns of the files, which have no numbers.
+            raise self._changed(table, f"it lacks the property {_NAME_MAPPING}")
         spec = [(one.name, str(one.transform)) for one in found.spec().fields]
         if spec != [(_day(table), "day")]:
             raise self._changed(table, "its partitions are different")
@@ -291,8 +294,8 @@ class IcebergTables:
                 if self.catalog:
                     raise LakeFailed(
                         f"the metadata of the Iceberg table {self.name(table)} of {self._address} "
-                        f"is missing or damaged: {str(error).partition('. ')[0]}. Run onibus "
-                        "pipeline register, which makes the table again"
+                        f"is missing or damaged: {str(error).partition('. ')[0]}. Restore it, or "
+                        "run onibus pipeline register if the lake was moved or the metadata is lost"
                     ) from None
                 # The lake was moved, or power failed before the file was on disk.
                 return None

@@ -50,6 +50,8 @@ class Progress(msgspec.Struct, frozen=True):
     #: the row that comes next; in the manifest itself, or a later one
     next: list[int]
     gaps: list[Gap] = []
+    #: of outcomes: earlier messages may lack theirs, because the lake began without outcomes
+    since: list[int] = []
 
 
 class Iceberg(msgspec.Struct, frozen=True):
@@ -97,9 +99,8 @@ def is_consistent(manifest: Manifest, tables: Collection[str]) -> bool:
     return all(
         table in tables
         and len(one.start) == len(one.next)
-        and all(
-            0 <= first <= following for first, following in zip(one.start, one.next, strict=True)
-        )
+        and len(one.since) in (0, len(one.start))
+        and all(number >= 0 for number in (*one.start, *one.next))
         and all(0 <= gap.partition < len(one.start) for gap in one.gaps)
         for table, one in manifest.tables.items()
     )

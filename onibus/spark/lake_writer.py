@@ -71,7 +71,12 @@ class LakeWriter:
         self._renewing: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        self._take()
+        try:
+            self._take()
+        except BaseException:
+            # A full disk must not fill with leases of captures that did not start.
+            self._release()
+            raise
         self._renewing = threading.Thread(target=self._renew_on, daemon=True)
         self._renewing.start()
         return self
@@ -85,6 +90,9 @@ class LakeWriter:
         self._ended.set()
         if self._renewing is not None:
             self._renewing.join()
+        self._release()
+
+    def _release(self) -> None:
         with suppress(OnibusError):
             self.lake.store.delete(_lease_name(self.token))
 

@@ -270,8 +270,8 @@ class Checker:
         """Return whether a delivery was on its way when another receiver completed its message."""
         unsure = event.until is None or event.until_least is not None
         if receive.operation <= self._before_fault or unsure:
-            # When it was sent is not known: perhaps by a server that is dead by now, or a store that
-            # has failed since.
+            # When it was sent is not known: perhaps by a server that is dead by now, or from a
+            # store that has failed since.
             return receive.time <= completed.time
         return event.until is not None and event.until <= completed.time
 

@@ -42,7 +42,7 @@ def listed(table: Table) -> list[str]:
 def same(lake: Lake, place: Path, table: str) -> bool:
     """Whether both kinds of tables have the same files, and the same rows."""
     delta = DeltaTable(lake.address(table))
-    iceberg = table_of(place, lake.entity, table)
+    iceberg = table_of(place, lake.folder, table)
     if listed(iceberg) != sorted(uri.rpartition("/")[2] for uri in delta.file_uris()):
         return False
     columns = [field.name for field in delta.schema().fields]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from onibus.cli import exits
 from onibus.cli.main import app
 from onibus.client import Client
+from onibus.core.errors import LogGap
 from onibus.core.message import Message
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.jobs.audit import FAILED, INCOMPLETE, PASSED, Verdict, audit
@@ -80,6 +82,56 @@ def test_an_audit_does_not_pass_on_nothing(
     verdict = audited(captures, without)
     assert verdict.verdict == INCOMPLETE
     assert "table outcomes" in verdict.incomplete[0]
+
+
+@pytest.mark.promise("R9")
+def test_a_lake_that_began_without_outcomes(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    """Messages that ended before are not missing, and the verdict says so."""
+    captures.run(tmp_path, outcomes=False)
+    send(bus, entity, 1, 10)
+    consume(bus, entity)
+    captures.run(tmp_path, outcomes=False)
+    send(bus, entity, 11, 12)
+    captures.run(tmp_path)
+    consume(bus, entity)
+    captures.run(tmp_path)
+    verdict = audited(captures, tmp_path)
+    assert (verdict.verdict, verdict.messages, verdict.outcomes) == (PASSED, 12, 2), verdict
+    assert any("began without outcomes" in one for one in verdict.remarks)
+
+
+@pytest.mark.promise("R9")
+def test_an_accepted_gap_of_outcomes(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    captures.run(one)
+    send(bus, entity, 1, 10)
+    captures.run(one)
+    captures.run(two)
+    identity = captures.lake(one).identity()
+    bus.delete_reader(entity, f"lake-{identity}-outcomes")
+    consume(bus, entity)
+    captures.run(two)
+    wait_until_outcomes_are_gone(bus, entity)
+    with pytest.raises(LogGap, match="accept-gap"):
+        captures.run(one)
+    captures.run(one, accept_gap=True)
+    verdict = audited(captures, one)
+    assert verdict.verdict == PASSED, verdict
+    assert any("are a gap" in remark for remark in verdict.remarks)
+
+
+def wait_until_outcomes_are_gone(client: Client, entity: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        ends = client.log_positions(entity, log=OUTCOMES)
+        if ends.earliest == ends.latest:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.promise("R9")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from onibus import Message
 from onibus.client import Client
 from onibus.core.errors import InvalidOperation
 from onibus.spark import delta_log
+from onibus.spark.delta_log import DeltaLog
 from onibus.spark.delta_schema import evolved, schema_string, statistics
 from onibus.spark.jobs.audit import FAILED, audit
-from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
-from onibus.spark.lake_files import LakeBusy, LakeFailed
+from onibus.spark.lake import KEEP_MS, MESSAGES, OUTCOMES, Lake
+from onibus.spark.lake_files import LakeBusy, LakeFailed, LakeFiles
 from tests.spark.lake_helpers import Captures, consume, make_old, send
 
 
@@ -230,6 +232,30 @@ def test_a_damaged_log_is_named_and_nothing_is_written(
     with pytest.raises(LakeFailed, match=r"(?i)_delta_log.*restore"):
         captures.lake(tmp_path).files(MESSAGES)
     assert content(tmp_path) == before
+
+
+@pytest.mark.promise("R9")
+def test_a_log_that_is_cleaned_while_it_is_read(
+    captures: Captures, bus: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture deletes commits that a reader has just listed: it begins with the checkpoint."""
+    send(bus, captures.entity, 1, 4)
+    captures.run(tmp_path, most=1)
+    lake, sizes = captures.lake(tmp_path), LakeFiles.sizes
+    cleaned: list[bool] = []
+
+    def sizes_and_clean(self: LakeFiles, folder: str) -> dict[str, int]:
+        found = sizes(self, folder)
+        if folder.endswith("_delta_log") and not cleaned:
+            cleaned.append(True)
+            log = DeltaLog(self, MESSAGES)
+            log.checkpoint()
+            log.clean(time.time() * 1_000 + KEEP_MS)
+        return found
+
+    monkeypatch.setattr(LakeFiles, "sizes", sizes_and_clean)
+    assert len(lake.files(MESSAGES)) == 4
+    assert len(list((tmp_path / captures.entity / MESSAGES / "_delta_log").iterdir())) == 3
 
 
 @pytest.mark.promise("R9")

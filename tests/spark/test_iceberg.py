@@ -337,6 +337,13 @@ def change_partitions(place: Path, entity: str) -> None:
     found.close()
 
 
+def remove_names(place: Path, entity: str) -> None:
+    found = own_catalog(place)
+    with found.load_table((entity, MESSAGES)).transaction() as transaction:
+        transaction.remove_properties("schema.name-mapping.default")
+    found.close()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -344,6 +351,7 @@ def change_partitions(place: Path, entity: str) -> None:
         (delete, "is delete"),
         (add_column, "column 'extra'"),
         (change_partitions, "partitions are different"),
+        (remove_names, "lacks the property schema.name-mapping.default"),
     ],
 )
 def test_a_table_that_another_program_wrote_to(
@@ -543,6 +551,7 @@ def test_a_queue_with_the_name_of_the_catalog(
         captures = Captures(own_server.connection_string, name)
         captures.run(tmp_path, **ICEBERG)
         folder = captures.lake(tmp_path).folder
-        assert rows_of(tmp_path, folder, MESSAGES).num_rows == 3
+        assert same(captures.lake(tmp_path), tmp_path, MESSAGES)
+        assert table_of(tmp_path, folder, MESSAGES).scan().to_arrow().num_rows == 3
         bus.delete_queue(name)
     assert (tmp_path / "iceberg.db").is_file()

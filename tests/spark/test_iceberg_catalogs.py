@@ -54,6 +54,22 @@ def test_a_namespace_of_another_program(captures: Captures, bus: Client, tmp_pat
     assert not (tmp_path / "lake").exists()
 
 
+def test_a_damaged_catalog_in_a_lake(captures: Captures, bus: Client, tmp_path: Path) -> None:
+    """It is derived, so a user can delete it."""
+    send(bus, captures.entity, 1, 3)
+    captures.run(tmp_path, **ICEBERG)
+    (tmp_path / "iceberg.db").write_bytes(b"no database" * 1_000)
+    words = "Delete it, then run onibus pipeline register"
+    with pytest.raises(LakeFailed, match=words):
+        captures.run(tmp_path)
+    with pytest.raises(LakeFailed, match=words):
+        register(captures.lake(tmp_path))
+    (tmp_path / "iceberg.db").unlink()
+    register(captures.lake(tmp_path))
+    captures.run(tmp_path)
+    assert rows_of(tmp_path, captures.entity, MESSAGES).num_rows == 3
+
+
 def test_metadata_that_was_deleted(captures: Captures, bus: Client, tmp_path: Path) -> None:
     place, uri = tmp_path / "lake", f"sqlite:///{tmp_path}/shared.db"
     captures.run(place, catalog=uri, **ICEBERG)

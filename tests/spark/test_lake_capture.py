@@ -464,6 +464,18 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
+def test_a_capture_that_cannot_begin_leaves_no_lease(
+    captures: Captures, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> bool:
+        raise LakeFailed("no space left")
+
+    monkeypatch.setattr(Lake, "put_manifest", fail)
+    with pytest.raises(LakeFailed, match="no space left"):
+        captures.run(tmp_path)
+    assert not list((tmp_path / "q" / "_lease").iterdir())
+
+
 @pytest.mark.parametrize("which", CHANGES)
 def test_a_manifest_that_a_user_changed(
     captures: Captures, bus: Client, tmp_path: Path, which: str
@@ -525,7 +537,7 @@ def test_a_subscription_without_outcomes(captures: Captures, bus: Client, tmp_pa
     bus.create_topic("t")
     bus.create_subscription("t", "s")
     of_subscription = Captures(captures.options.server, "t/subscriptions/s")
-    with pytest.raises(InvalidArgument, match="no messages of its own"):
+    with pytest.raises(InvalidArgument, match="are those of its topic"):
         of_subscription.run(tmp_path, outcomes=False)
     assert not list(tmp_path.iterdir())
     bus.delete_topic("t")

@@ -167,6 +167,12 @@ def test_a_lake_that_iceberg_rejects_is_named_without_its_secrets() -> None:
         assert "word" not in str(raised.value)
 
 
+def test_a_lake_that_iceberg_reads_elsewhere_is_rejected() -> None:
+    with pytest.raises(InvalidArgument, match="without file://"):
+        check_place("file:///my%20lake", "")
+    check_place("/my%20lake", "")
+
+
 def test_a_lake_without_tables_is_named_without_its_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

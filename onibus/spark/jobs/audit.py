@@ -205,6 +205,15 @@ class _Audit:
         pairs = zip(progress.start, progress.next, strict=True)
         return {at: (first, end - 1) for at, (first, end) in enumerate(pairs) if end > first}
 
+    @property
+    def _without_outcomes(self) -> Iterator[tuple[int, int]]:
+        """Partitions with messages from before the lake had outcomes, and the first after these."""
+        progress, outcomes = self._tables.get(MESSAGES), self._tables.get(OUTCOMES)
+        if progress is not None and outcomes is not None:
+            for at, (start, since) in enumerate(zip(progress.start, outcomes.since, strict=False)):
+                if start < since:
+                    yield at, since
+
     # --- checks -----------------------------------------------------------------------------------
 
     def check_files(self, reading: LocalReading | SparkReading) -> Iterator[Finding]:
@@ -357,8 +366,10 @@ class _Audit:
 
     def _has_whole_life(self, broker: _Broker) -> bool:
         """Return whether the lake has the entity from its first message to now, without a gap."""
-        progress = self._tables.get(MESSAGES)
+        progress, outcomes = self._tables.get(MESSAGES), self._tables.get(OUTCOMES)
         if progress is None or progress.gaps or self._behind(OUTCOMES, broker):
+            return False
+        if outcomes is not None and (outcomes.gaps or any(self._without_outcomes)):
             return False
         begins = [broker.first_number(at) for at in range(len(progress.start))]
         return progress.start == begins and progress.next == list(broker.latest[MESSAGES])
@@ -407,6 +418,11 @@ class _Audit:
                     f"{table} {gap.first} to {gap.last} of partition {gap.partition} are a gap, "
                     f"accepted at {_moment(gap.accepted_ms)}"
                 )
+        for partition, since in self._without_outcomes:
+            yield (
+                f"the lake began without outcomes: messages before {since} of partition "
+                f"{partition} may lack theirs"
+            )
         for lake in {one.store.address: one for one in self._lakes.values()}.values():
             if lake.about() is not None and lake.identity() is None:
                 yield "the lake has version 0.1.0 and no digests: capture it once"

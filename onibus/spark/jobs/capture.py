@@ -189,8 +189,8 @@ def capture_by(
     tables = [table for table in tables_of(options.entity) if outcomes or table != OUTCOMES]
     if not tables:
         raise InvalidArgument(
-            f"{options.entity!r} has outcomes and no messages of its own: capture its outcomes, or "
-            "its topic"
+            f"{options.entity!r} has outcomes, and its messages are those of its topic: capture "
+            "its outcomes, or the topic"
         )
     if keep_ms is not None:
         check_keep(keep_ms)
