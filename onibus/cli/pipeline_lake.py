@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,17 +141,10 @@ def capture(
 
     Run it again at any time: it continues at the end of the lake and writes no row twice.
     """
-    for_one = {
-        "--accept-gap": accept_gap,
-        "--new-identity": new_identity,
-        "--no-outcomes": not outcomes,
-        "--body": body is not None,
-        "--schema": schema is not None,
-        "--type": message_type is not None,
-        "--on-error": on_error != "rescue",
-        "--messages-per-batch": messages_per_batch is not None,
-    }
-    given = [name for name, is_given in for_one.items() if is_given]
+    for_one: dict[str, Any] = {"outcomes": outcomes, "body": body, "schema": schema}
+    for_one |= {"message_type": message_type, "on_error": on_error}
+    for_one |= {"accept_gap": accept_gap, "new_identity": new_identity}
+    given = for_one | {"messages_per_batch": messages_per_batch}
     _check_capture(entity, everything, given, master)
     from onibus.spark.jobs.capture import capture as run
 
@@ -176,14 +169,8 @@ def capture(
             lake,
             continuous=continuous,
             interval_s=interval_s,
-            outcomes=outcomes,
-            body=body,
-            schema=schema,
-            message_type=message_type,
-            on_error=on_error,
+            **for_one,
             **keeping,
-            accept_gap=accept_gap,
-            new_identity=new_identity,
             on_wait=lambda holder: session.out.say(f"waiting for {holder}, which writes this lake"),
             on_progress=_telling(progress, entity),
             stopped=stop.is_set,
@@ -191,14 +178,28 @@ def capture(
     session.out.done(msgspec.to_builtins(done), _sentence(done))
 
 
+#: Options of a capture of one entity, with their names and defaults.
+_FOR_ONE = {
+    "--accept-gap": ("accept_gap", False),
+    "--new-identity": ("new_identity", False),
+    "--no-outcomes": ("outcomes", True),
+    "--body": ("body", None),
+    "--schema": ("schema", None),
+    "--type": ("message_type", None),
+    "--on-error": ("on_error", "rescue"),
+    "--messages-per-batch": ("messages_per_batch", None),
+}
+
+
 def _check_capture(
-    entity: str | None, everything: bool, for_one: Sequence[str], master: str | None
+    entity: str | None, everything: bool, given: Mapping[str, Any], master: str | None
 ) -> None:
     """Reject a capture that cannot start: its entity is ambiguous, or Spark or Java is missing."""
     from onibus.spark.session import MASTER, check_startable
 
     if (entity is None) != everything:
         raise typer.BadParameter("name an entity, or use --all")
+    for_one = [flag for flag, (name, default) in _FOR_ONE.items() if given[name] != default]
     if everything and for_one:
         raise typer.BadParameter(f"{', '.join(for_one)} cannot be used with --all: name one entity")
     # Before anything is written: an empty lake and its readers would remain.

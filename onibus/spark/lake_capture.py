@@ -92,10 +92,9 @@ def has_news(
     table_format: str | None = None,
     catalog: str | None = None,
 ) -> bool:
-    """Return whether a capture would find anything: the lake is compared with the log.
+    """Return whether a capture with these options would change anything.
 
-    `keep_ms` is how long the capture lets rows stay, `table_format` and `catalog` are the tables
-    that it writes; None for what the lake records.
+    None stands for what the lake records.
     """
     identity, manifest = lake.identity(), lake.manifest_or_none()
     if identity is None or manifest is None:
