@@ -92,10 +92,7 @@ def has_news(
     table_format: str | None = None,
     catalog: str | None = None,
 ) -> bool:
-    """Return whether a capture with these options would change anything.
-
-    None stands for what the lake records.
-    """
+    """Return whether a capture would change anything; None stands for what the lake records."""
     identity, manifest = lake.identity(), lake.manifest_or_none()
     if identity is None or manifest is None:
         return True
