@@ -112,7 +112,7 @@ class Work:
         """Count its messages for a partition no longer."""
         if partition_id in self.reserved:
             partition, opening, size = self.reserved.pop(partition_id)
-            # A partition that was opened again counts anew.
+            # A reopened partition counts from zero.
             if partition.opening == opening:
                 partition.pending_bytes -= size
 

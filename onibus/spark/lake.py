@@ -418,7 +418,7 @@ class Lake:
         one = LakeFile(name_of(table, row), row)
         content = self.store.read(one.name) or b""
         if not digest_of(content).startswith(row.digest):
-            # A merged file would have a digest of its own, and hide the change.
+            # A merged file would get its own digest, and hide the change.
             raise LakeDamaged(
                 f"{self.address(one.name)} is missing or was changed: it has {table} {row.first} "
                 f"to {row.last} of partition {row.partition}. Restore it"

@@ -1,4 +1,4 @@
-"""The cache of blocks: what it keeps, and what it gives back."""
+"""The cache of blocks: deleted blocks leave it."""
 
 from __future__ import annotations
 

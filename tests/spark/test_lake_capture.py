@@ -418,7 +418,7 @@ def test_tasks_get_the_whole_path_of_a_lake(
 
 @pytest.mark.promise("R9")
 def test_a_changed_file_is_not_merged(captures: Captures, bus: Client, tmp_path: Path) -> None:
-    """The merged file would have a digest of its own, and hide the change."""
+    """The merged file would get its own digest, and hide the change."""
     for at in range(1, 10):
         send(bus, "q", at, at)
         captures.run(tmp_path, file_size=1)
@@ -433,7 +433,7 @@ def test_a_changed_file_is_not_merged(captures: Captures, bus: Client, tmp_path:
 
 
 def with_another_body(content: bytes) -> bytes:
-    """Return a file of one message with one byte changed, which changes its body and no more."""
+    """Return a file of one message with one byte changed, which changes only its body."""
     whole = pq.read_table(pa.BufferReader(content))
     for at in range(4, len(content)):
         changed = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
