@@ -136,8 +136,20 @@ def _starts(entity: Entity, log: str, start: str | Sequence[int]) -> list[int]:
         if position < first:
             lost = (number, partition.numbering.number(first - 1))
             raise LogGap(f"partition {partition.index} has lost {lost[0]} to {lost[1]}", *lost)
+        if log == OUTCOMES and position > 1 and not _keeps_outcomes(entity):
+            raise LogGap(
+                f"{entity.name} records no outcomes since their last reader was removed: those "
+                f"from {number} on in partition {partition.index} may be missing",
+                *(number, number),
+            )
         found.append(position)
     return found
+
+
+def _keeps_outcomes(entity: Entity) -> bool:
+    """Return whether outcomes get numbers and rows now."""
+    retained = (entity.topic or entity).log_settings.retention_ms is not None
+    return retained or any(reader.log == OUTCOMES for reader in entity.readers.values())
 
 
 def check_count(entity: Entity, positions: object) -> None:

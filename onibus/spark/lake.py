@@ -83,6 +83,11 @@ _DIGEST_DIGITS = 32
 ENTITY = "entity.json"
 
 
+def tables_of(entity: str) -> tuple[str, ...]:
+    """Return what there is to capture: subscriptions share the log of their topic."""
+    return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
+
+
 class Covered(NamedTuple):
     """A range of the log, of one partition and one day."""
 

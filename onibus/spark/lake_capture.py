@@ -14,7 +14,7 @@ between the two tables takes it back.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -38,9 +38,20 @@ from onibus.spark.decoding.formats import BodyFormat, json_format
 from onibus.spark.delta_log import retained
 from onibus.spark.delta_schema import arrow_schema, evolved, latest_ms, schema_string
 from onibus.spark.iceberg_catalog import DELTA
-from onibus.spark.lake import ERRORS, KEEP_MS, MESSAGES, OUTCOMES, TABLES, TIMES, Lake, name_of
+from onibus.spark.lake import (
+    ERRORS,
+    KEEP_MS,
+    MESSAGES,
+    OUTCOMES,
+    TABLES,
+    TIMES,
+    Lake,
+    name_of,
+    tables_of,
+)
 from onibus.spark.lake_columns import DECODED, columns_of
 from onibus.spark.lake_files import LakeBusy, LakeDamaged, LakeFailed
+from onibus.spark.lake_holes import hole, uncovered
 from onibus.spark.lake_iceberg import IcebergTables, forget_own
 from onibus.spark.lake_keeping import check_keep, expired, files_of, is_due
 from onibus.spark.lake_manifest import (
@@ -77,11 +88,6 @@ class Capturing:
     body: BodyFormat = field(default=BodyFormat())
     #: by table: the columns that it has, as Delta writes them
     schemas: Mapping[str, str] = field(default_factory=dict)
-
-
-def tables_of(entity: str) -> tuple[str, ...]:
-    """Return what there is to capture: subscriptions share the log of their topic."""
-    return (OUTCOMES,) if "/subscriptions/" in entity.lower() else (MESSAGES, OUTCOMES)
 
 
 def has_news(
@@ -161,6 +167,8 @@ class LakeCapture:
         self._accept_gap = accept_gap
         self._new_identity = new_identity
         self._readers: dict[str, ReaderInfo] = {}
+        #: the reader whose position the server does not have, if that gap was accepted
+        self._gave_up = ""
         #: by table: no row of the lake has a later time
         self._latest_ms: dict[str, int | None] = {}
         #: the time that the server was sure of when it was last asked
@@ -332,14 +340,17 @@ class LakeCapture:
         if progress is not None:
             self._check_continues(table, progress.next)
         name = reader_name(identity, table)
-        reader = self._take_reader(name, table, None if progress is None else progress.next)
-        self._readers[table] = reader
+        start = None if progress is None else progress.next
+        self._readers[table] = reader = self._take_reader(name, table, start)
         if progress is None:
             progress = Progress(list(reader.positions), list(reader.positions))
-            messages = self._writer.manifest.tables.get(MESSAGES)
-            if table == OUTCOMES and messages is not None:
-                progress = replace(progress, since=list(messages.next))
+        gaps = len(progress.gaps)
         progress = self._whole(table, progress, self._ends(table))
+        messages = self._writer.manifest.tables.get(MESSAGES)
+        # A gap without numbers: outcomes get one only while a reader has them kept.
+        is_hole = self._gave_up == name and len(progress.gaps) == gaps
+        if table == OUTCOMES and messages is not None and (start is None or is_hole):
+            progress = replace(progress, since=list(messages.next))
         self._writer.commit(tables={**self._writer.manifest.tables, table: progress})
         self._move(table)
 
@@ -378,7 +389,12 @@ class LakeCapture:
             return take()
         except LogGap as gap:
             if not self._accept_gap:
-                raise self._hole(table, gap.first, gap.last) from None
+                lost = (
+                    f"{table} {gap.first} to {gap.last} of {self._entity!r} are no longer retained"
+                )
+                lost = f"{gap}" if table == OUTCOMES else lost
+                raise hole(address, lost, gap.first, gap.last) from None
+        self._gave_up = name
         return create(start="earliest")
 
     def _last_time(self, table: str) -> int | None:
@@ -423,15 +439,12 @@ class LakeCapture:
                 following[partition] = earliest
         return replace(progress, next=following, gaps=gaps)
 
-    def _hole(self, table: str, first: int, last: int, partition: int | None = None) -> LogGap:
-        where = "" if partition is None else f" of partition {partition}"
-        return LogGap(
-            f"{table} {first} to {last}{where} of {self._entity!r} are no longer retained, and "
-            f"{self._lake.store.address} does not have them: nothing was captured. Record the "
-            "range as a gap of this lake with --accept-gap, or capture into another lake",
-            first,
-            last,
+    def _hole(self, table: str, first: int, last: int, partition: int) -> LogGap:
+        lost = (
+            f"{table} {first} to {last} of partition {partition} of {self._entity!r} are no longer "
+            "retained"
         )
+        return hole(self._lake.store.address, lost, first, last)
 
     # --- bodies -----------------------------------------------------------------------------------
 
@@ -558,23 +571,6 @@ class LakeCapture:
                 self._writer.register(name, "OPTIMIZE", added, removed, same_rows=True)
                 before += len(removed)
         return before
-
-
-def uncovered(progress: Progress, rows: Sequence[FileRow]) -> Iterator[tuple[int, int, int]]:
-    """Yield ranges between a table's start and its end that neither files nor gaps have."""
-    known = [(row.partition, row.first, row.last) for row in rows]
-    known += [(gap.partition, gap.first, gap.last) for gap in progress.gaps]
-    by_partition: dict[int, list[tuple[int, int]]] = {}
-    for partition, first, last in sorted(known):
-        by_partition.setdefault(partition, []).append((first, last))
-    for partition, (start, end) in enumerate(zip(progress.start, progress.next, strict=True)):
-        at = start
-        for first, last in by_partition.get(partition, ()):
-            if first > at:
-                yield partition, at, first - 1
-            at = max(at, last + 1)
-        if at < end:
-            yield partition, at, end - 1
 
 
 def check_batch(table: str, ranges: Ranges, files: Mapping[str, Sequence[FileRow]]) -> None:

@@ -16,8 +16,8 @@ from onibus.bus import Bus
 from onibus.client import Client
 from onibus.core.errors import EntityExists, EntityNotFound, OnibusError
 from onibus.directory.standing_readers import StandingReader
-from onibus.spark.lake import folder_of
-from onibus.spark.lake_capture import IDLE_MS, tables_of
+from onibus.spark.lake import folder_of, tables_of
+from onibus.spark.lake_capture import IDLE_MS
 from onibus.spark.lake_files import LakeFiles
 
 _log = logging.getLogger("onibus.pipeline")

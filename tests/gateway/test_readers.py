@@ -446,3 +446,29 @@ async def test_a_reader_of_messages_belongs_to_the_topic(clock: ManualClock) -> 
         await consume(bus, name)
         assert await outcomes(bus, name, reader="r") == [(1, 1, "completed")]
         assert await texts(bus, "t", reader="r") == [(1, "a")]
+
+
+@pytest.mark.promise("R2", "R4")
+@pytest.mark.parametrize("kind", ["queue", "subscription"])
+@run
+async def test_a_position_in_outcomes_that_are_not_recorded_is_a_gap(
+    clock: ManualClock, kind: str
+) -> None:
+    async with Disks().bus(clock) as bus:
+        name = sent_to = "q"
+        if kind == "queue":
+            await bus.create_queue("q")
+        else:
+            sent_to = "t"
+            await bus.create_topic("t")
+            name = await bus.create_subscription("t", "s")
+        await bus.create_reader(name, "r", log="outcomes")
+        await send(bus, sent_to, "a", "b")
+        await consume(bus, name)
+        await bus.create_reader(name, "second", log="outcomes", start=[3])
+        await bus.delete_reader(name, "second")
+        await bus.delete_reader(name, "r")
+        with pytest.raises(errors.LogGap, match="records no outcomes") as gap:
+            await bus.create_reader(name, "r", log="outcomes", start=[3])
+        assert (gap.value.first, gap.value.last) == (3, 3)
+        await bus.create_reader(name, "r", log="outcomes")

@@ -21,8 +21,7 @@ from onibus.client import Client
 from onibus.core.errors import EntityReplaced, LogGap, OnibusError, ReaderTaken
 from onibus.core.message import Message
 from onibus.spark.jobs.capture import Captured
-from onibus.spark.lake import MESSAGES
-from onibus.spark.lake_capture import tables_of
+from onibus.spark.lake import MESSAGES, tables_of
 from onibus.spark.lake_files import LakeBusy, LakeFailed
 from onibus.spark.lake_reporting import reader_name
 from tests.spark.lake_helpers import Captures, Crash, consume, wait_until_gone

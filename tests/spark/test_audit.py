@@ -27,6 +27,7 @@ from onibus.spark.jobs.capture import Captured
 from onibus.spark.lake import MESSAGES, OUTCOMES, TABLES
 from onibus.spark.lake_files import LakeDamaged
 from tests.client.server_helpers import ServerThread
+from tests.spark.iceberg_helpers import contents
 from tests.spark.lake_helpers import Captures, consume, send, wait_until_gone
 
 
@@ -122,6 +123,35 @@ def test_an_accepted_gap_of_outcomes(
     verdict = audited(captures, one)
     assert verdict.verdict == PASSED, verdict
     assert any("are a gap" in remark for remark in verdict.remarks)
+
+
+@pytest.mark.promise("R9")
+def test_outcomes_that_were_never_recorded_are_a_hole(
+    captures: Captures, bus: Client, tmp_path: Path, entity: str
+) -> None:
+    """Without a reader, outcomes get no numbers: no number tells that some are missing."""
+    captures.run(tmp_path)
+    send(bus, entity, 1, 4)
+    consume(bus, entity)
+    captures.run(tmp_path)
+    bus.delete_reader(entity, f"lake-{captures.lake(tmp_path).identity()}-outcomes")
+    send(bus, entity, 5, 8)
+    consume(bus, entity)
+    before = _rows_and_logs(tmp_path)
+    with pytest.raises(LogGap, match=r"records no outcomes since .*--accept-gap"):
+        captures.run(tmp_path)
+    assert _rows_and_logs(tmp_path) == before
+    captures.run(tmp_path, accept_gap=True)
+    send(bus, entity, 9, 10)
+    consume(bus, entity)
+    captures.run(tmp_path)
+    verdict = audited(captures, tmp_path)
+    assert (verdict.verdict, verdict.messages, verdict.outcomes) == (PASSED, 10, 6), verdict
+    assert any("without outcomes" in one for one in verdict.remarks), verdict
+
+
+def _rows_and_logs(place: Path) -> dict[str, bytes]:
+    return {name: content for name, content in contents(place).items() if "_manifest" not in name}
 
 
 def wait_until_outcomes_are_gone(client: Client, entity: str) -> None:

@@ -20,8 +20,8 @@ from onibus.spark import delta_log, lake_capture, lake_iceberg
 from onibus.spark.decoding.formats import body_format
 from onibus.spark.delta_log import DeltaLog
 from onibus.spark.jobs.register import register
-from onibus.spark.lake import KEEP_MS, MESSAGES, OUTCOMES, TABLES
-from onibus.spark.lake_capture import has_news, tables_of
+from onibus.spark.lake import KEEP_MS, MESSAGES, OUTCOMES, TABLES, tables_of
+from onibus.spark.lake_capture import has_news
 from onibus.spark.lake_files import LakeFailed
 from onibus.spark.lake_iceberg import VERSION, IcebergTables
 from onibus.spark.lake_manifest import TYPED, WITH_ICEBERG

@@ -20,8 +20,8 @@ from onibus.cli.pipeline import without_digits
 from onibus.client import Client
 from onibus.core.errors import EntityReplaced, InvalidArgument, LogGap, ReaderTaken
 from onibus.spark.jobs.capture import Captured
-from onibus.spark.lake import MESSAGES, OUTCOMES, Lake
-from onibus.spark.lake_capture import LakeCapture, has_news, tables_of
+from onibus.spark.lake import MESSAGES, OUTCOMES, Lake, tables_of
+from onibus.spark.lake_capture import LakeCapture, has_news
 from onibus.spark.lake_files import LakeBusy, LakeDamaged, LakeFailed
 from onibus.spark.lake_reporting import reader_name
 from onibus.spark.lake_writer import LakeWriter

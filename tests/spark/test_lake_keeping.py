@@ -20,8 +20,8 @@ from onibus.core.errors import InvalidArgument, LogGap
 from onibus.core.message import Message
 from onibus.spark import lake_capture
 from onibus.spark.jobs.audit import FAILED, INCOMPLETE, Verdict, audit
-from onibus.spark.lake import ERRORS, KEEP_MS, MESSAGES, OUTCOMES, TABLES
-from onibus.spark.lake_capture import has_news, tables_of
+from onibus.spark.lake import ERRORS, KEEP_MS, MESSAGES, OUTCOMES, TABLES, tables_of
+from onibus.spark.lake_capture import has_news
 from onibus.spark.lake_files import LakeDamaged, LakeFailed
 from onibus.spark.lake_keeping import expired
 from onibus.spark.lake_manifest import FileRow, Manifest, Progress

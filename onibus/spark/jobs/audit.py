@@ -24,8 +24,8 @@ from onibus.spark import audit_checks as checks
 from onibus.spark.audit_checks import EXAMPLES, Looked, Step
 from onibus.spark.audit_reading import LocalReading, Place, SparkReading, is_small
 from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, TIMES, Lake
-from onibus.spark.lake_capture import uncovered
 from onibus.spark.lake_files import LakeChanged
+from onibus.spark.lake_holes import uncovered
 from onibus.spark.lake_manifest import Progress
 from onibus.spark.lake_reporting import report_verdict
 from onibus.spark.lake_tables import log_of

@@ -32,8 +32,8 @@ from onibus.spark.decoding.values import Problem
 from onibus.spark.delta_schema import evolved, schema_string
 from onibus.spark.iceberg_catalog import check_tables
 from onibus.spark.jobs.queries import patiently
-from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date
-from onibus.spark.lake_capture import Capturing, LakeCapture, Ranges, tables_of
+from onibus.spark.lake import ERRORS, MESSAGES, OUTCOMES, Lake, by_date, tables_of
+from onibus.spark.lake_capture import Capturing, LakeCapture, Ranges
 from onibus.spark.lake_columns import DECODED, ERROR_COLUMNS, is_current
 from onibus.spark.lake_iceberg import tables_of_lake
 from onibus.spark.lake_keeping import check_keep

@@ -16,8 +16,8 @@ import pyarrow as pa
 from onibus.client import Client
 from onibus.core.errors import EntityNotFound, OnibusError
 from onibus.spark.jobs.capture import Captured, capture
-from onibus.spark.lake import Lake
-from onibus.spark.lake_capture import has_news, tables_of
+from onibus.spark.lake import Lake, tables_of
+from onibus.spark.lake_capture import has_news
 from onibus.spark.lake_reserving import reserve
 from onibus.spark.options import ConnectionOptions
 
