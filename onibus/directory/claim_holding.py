@@ -43,9 +43,8 @@ def hold(
         answer(reply, _info(claims, claims.find(name, reader_name, None)))
         return
     check_text("token", token, ID_LENGTH_MAX, 1)
-    claims.find(name, reader_name, None)
+    reader = claims.find(name, reader_name, None)
     claims.check_decidable()
-    reader = claims.reader(claims.broker.find(name), reader_name)
     others = [
         number
         for number, held in sorted(reader.claims.items())
@@ -61,6 +60,7 @@ def hold(
     new = query is not None and _new_query(reader, token, query, first)
     batch = WriteBatch()
     if reader.token != token or new:
+        reader = claims.reader(reader.entity, reader_name)
         reader.token = token
         if query is not None:
             reader.bind(query, first)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onibus import Bus, Quotas
-from onibus.core.errors import QuotaExceeded
+from onibus.core.errors import InvalidArgument, QuotaExceeded
 from onibus.directory import producers
 from tests.bus_helpers import HOUR, Disks, ManualClock, crash, pass_ms, run, send
 from tests.gateway.staging_helpers import listed, publish, stage
@@ -50,6 +50,15 @@ async def test_a_reader_that_finds_nothing_to_claim_is_not_kept(clock: ManualClo
         for number in range(10):
             assert await bus.claim("q", f"reader-{number}", 1) is None
         assert list(bus.broker.claims.readers.values()) == [{}]
+
+
+@run
+async def test_a_reader_whose_hold_is_rejected_is_not_kept(clock: ManualClock) -> None:
+    async with Bus.ephemeral(clock=clock) as bus:
+        await bus.create_queue("q")
+        with pytest.raises(InvalidArgument):
+            await bus.hold_claims("q", "reader", token="t", query="x" * 1_000)
+        assert not any(bus.broker.claims.readers.values())
 
 
 @pytest.mark.promise("R6")
