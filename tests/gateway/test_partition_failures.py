@@ -40,7 +40,7 @@ SET_TOO_FAR = Rule("far", SqlFilter("far = 1"), SqlAction("SET until = @p", {"@p
 
 
 class MissingReads(MemoryStore):
-    """A store that can be told to fail at its next read of a block, or of another row."""
+    """A store whose next read of a block, or of another row, fails on request."""
 
     def __init__(self, name: str, tables: Tables | None) -> None:
         super().__init__(name, tables)

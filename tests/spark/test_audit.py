@@ -129,7 +129,7 @@ def test_an_accepted_gap_of_outcomes(
 def test_outcomes_that_were_never_recorded_are_a_hole(
     captures: Captures, bus: Client, tmp_path: Path, entity: str
 ) -> None:
-    """Without a reader, outcomes get no numbers: no number tells that some are missing."""
+    """Without a reader, outcomes get no numbers, so the numbers show no gap."""
     captures.run(tmp_path)
     send(bus, entity, 1, 4)
     consume(bus, entity)
